@@ -1,0 +1,217 @@
+//! The fixed 64-byte header that opens every frame; drawn in `docs/wire.md`.
+//!
+//! Called by the transport for each frame. A header is either wholly valid (magic, version, check,
+//! known kind, lengths within limits) or refused before anything is allocated for its body.
+
+use crate::checksum::checksum;
+use crate::codec::{DecodeError, Reader, Writer};
+use crate::limits::{BODY_BYTES_MAX, DEADLINE_MS_MAX, OBJECT_BYTES_MAX};
+
+/// Bytes of a frame header.
+pub const FRAME_HEADER_BYTES: usize = 64;
+/// The wire version that this build speaks.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// `TSRA` in the order of the bytes on the wire.
+const MAGIC: [u8; 4] = *b"TSRA";
+/// Bytes before the header check.
+const CHECKED_BYTES: usize = FRAME_HEADER_BYTES - 8;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident = $value:literal,)*) => {
+        /// What a frame carries. An answer has the number of its request with the top bit set.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Kind { $($(#[$doc])* $name = $value,)* }
+
+        impl Kind {
+            /// Every kind of this version.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// The kind with this number, if this version has one.
+            #[must_use]
+            pub const fn from_number(number: u16) -> Option<Self> {
+                match number { $($value => Some(Self::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Opens a connection: versions, features, incarnation.
+    Hello = 0x0001,
+    /// Stores one object; the object is the payload.
+    Put = 0x0002,
+    /// Probes ids and leases those that are present.
+    Acquire = 0x0003,
+    /// Reads one object; the object is the payload of the answer.
+    Get = 0x0004,
+    /// Gives leased ids back.
+    Release = 0x0005,
+    /// Removes objects for good.
+    Remove = 0x0006,
+    /// Asks for the node's counters.
+    Stat = 0x0007,
+    /// Asks whether the node is alive.
+    Ping = 0x0008,
+    /// Answers [`Kind::Hello`].
+    HelloAnswer = 0x8001,
+    /// Answers [`Kind::Put`].
+    PutAnswer = 0x8002,
+    /// Answers [`Kind::Acquire`].
+    AcquireAnswer = 0x8003,
+    /// Answers [`Kind::Get`].
+    GetAnswer = 0x8004,
+    /// Answers [`Kind::Release`].
+    ReleaseAnswer = 0x8005,
+    /// Answers [`Kind::Remove`].
+    RemoveAnswer = 0x8006,
+    /// Answers [`Kind::Stat`].
+    StatAnswer = 0x8007,
+    /// Answers [`Kind::Ping`].
+    PingAnswer = 0x8008,
+    /// Refuses a request, or the connection if its request id is zero.
+    Refused = 0x8fff,
+}
+
+impl Kind {
+    /// The number of this kind on the wire.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// Whether a frame of this kind may carry a payload.
+    #[must_use]
+    pub const fn has_payload(self) -> bool {
+        matches!(self, Self::Put | Self::GetAnswer)
+    }
+
+    /// Whether this is an answer.
+    #[must_use]
+    pub const fn is_answer(self) -> bool {
+        self.number() & 0x8000 != 0
+    }
+}
+
+/// The header of one frame. Body and payload follow it in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameHeader {
+    /// What the frame carries.
+    pub kind: Kind,
+    /// Chosen by the requester, unique among its requests in flight; an answer repeats it.
+    pub request: u64,
+    /// Milliseconds that the sender still waits, from the moment the header is received; zero in
+    /// answers.
+    pub deadline_ms: u32,
+    /// Bytes of the body.
+    pub body_bytes: u32,
+    /// Bytes of the payload.
+    pub payload_bytes: u64,
+}
+
+impl FrameHeader {
+    /// The header as it goes over the wire.
+    #[must_use]
+    pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
+        let mut out = Vec::with_capacity(FRAME_HEADER_BYTES);
+        let mut writer = Writer::new(&mut out);
+        writer.bytes(&MAGIC);
+        writer.u16(PROTOCOL_VERSION);
+        writer.u16(self.kind.number());
+        writer.u32(0); // flags: none in this version
+        writer.u32(self.deadline_ms);
+        writer.u64(self.request);
+        writer.u64(self.payload_bytes);
+        writer.u32(self.body_bytes);
+        writer.bytes(&[0; CHECKED_BYTES - 36]);
+        let check = checksum(&out);
+        let mut bytes = [0; FRAME_HEADER_BYTES];
+        bytes[..CHECKED_BYTES].copy_from_slice(&out);
+        bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
+        bytes
+    }
+
+    /// The header in `bytes`.
+    ///
+    /// # Errors
+    /// Magic, version and check first, in this order, so that a foreign protocol and another
+    /// version are told apart from damage; then the kind and every declared length.
+    pub fn decode(bytes: &[u8; FRAME_HEADER_BYTES]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        if reader.array("frame magic")? != MAGIC {
+            return Err(DecodeError::Magic { what: "frame" });
+        }
+        let version = reader.u16("frame version")?;
+        if version != PROTOCOL_VERSION {
+            return Err(DecodeError::Version {
+                what: "wire protocol",
+                got: version,
+                expected: PROTOCOL_VERSION,
+            });
+        }
+        let number = reader.u16("frame kind")?;
+        let flags = reader.u32("frame flags")?;
+        let deadline_ms = reader.u32("frame deadline")?;
+        let request = reader.u64("request id")?;
+        let payload_bytes = reader.u64("payload length")?;
+        let body_bytes = reader.u32("body length")?;
+        let reserved = reader.bytes("reserved", CHECKED_BYTES - 36)?;
+        if reader.u64("frame check")? != checksum(&bytes[..CHECKED_BYTES]) {
+            return Err(DecodeError::Check {
+                what: "frame header",
+            });
+        }
+        let kind = Kind::from_number(number).ok_or(DecodeError::Invalid {
+            field: "frame kind",
+            got: u64::from(number),
+        })?;
+        if flags != 0 {
+            return Err(DecodeError::Invalid {
+                field: "frame flags",
+                got: u64::from(flags),
+            });
+        }
+        if let Some(byte) = reserved.iter().find(|byte| **byte != 0) {
+            return Err(DecodeError::Invalid {
+                field: "reserved",
+                got: u64::from(*byte),
+            });
+        }
+        let header = Self {
+            kind,
+            request,
+            deadline_ms,
+            body_bytes,
+            payload_bytes,
+        };
+        header.check_lengths()?;
+        Ok(header)
+    }
+
+    fn check_lengths(&self) -> Result<(), DecodeError> {
+        let within = |field, got: u64, limit: u64| {
+            if got > limit {
+                Err(DecodeError::OverLimit { field, got, limit })
+            } else {
+                Ok(())
+            }
+        };
+        let payload_limit = if self.kind.has_payload() {
+            OBJECT_BYTES_MAX
+        } else {
+            0
+        };
+        within(
+            "deadline",
+            u64::from(self.deadline_ms),
+            u64::from(DEADLINE_MS_MAX),
+        )?;
+        within(
+            "body length",
+            u64::from(self.body_bytes),
+            u64::from(BODY_BYTES_MAX),
+        )?;
+        within("payload length", self.payload_bytes, payload_limit)
+    }
+}

@@ -1,0 +1,45 @@
+//! Every bound that two processes share, with the relations between them asserted at compile time.
+//!
+//! Called by encoders, decoders, the node and the client. A limit is stated here once; what is not
+//! bounded here does not cross the wire.
+
+use crate::frame::FRAME_HEADER_BYTES;
+use crate::object::OBJECT_HEADER_BYTES;
+
+/// Largest payload of one object, bytes.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 30;
+/// Largest message body (everything but the payload), bytes.
+pub const BODY_BYTES_MAX: u32 = 1 << 20;
+/// Most object ids in one ACQUIRE, RELEASE or REMOVE.
+pub const BATCH_ITEMS_MAX: u32 = 16_384;
+/// Most requests in flight on one connection.
+pub const IN_FLIGHT_MAX: u32 = 1_024;
+/// Longest lease that a node grants, milliseconds.
+pub const LEASE_MS_MAX: u32 = 10 * 60 * 1_000;
+/// Longest deadline that a frame may declare, milliseconds.
+pub const DEADLINE_MS_MAX: u32 = LEASE_MS_MAX;
+/// Longest text field of an identity or a message, bytes of UTF-8.
+pub const TEXT_BYTES_MAX: u32 = 4_096;
+/// Longest block hash that an engine may use, bytes.
+pub const BLOCK_HASH_BYTES_MAX: u32 = 64;
+/// Most ranks along one axis of a topology.
+pub const RANKS_MAX: u32 = 4_096;
+/// Most tokens of one chunk.
+pub const CHUNK_TOKENS_MAX: u32 = 1 << 20;
+
+const ID_BYTES: u32 = 16;
+/// Bytes that an ACQUIRE answer spends on one item: status and length.
+pub(crate) const ACQUIRE_ITEM_BYTES: u32 = 9;
+/// Bytes of a body beside its items; no message needs more.
+const BODY_FIXED_BYTES: u32 = 256;
+
+const _: () = assert!(BATCH_ITEMS_MAX * ID_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
+const _: () = assert!(BATCH_ITEMS_MAX * ACQUIRE_ITEM_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
+const _: () = assert!(TEXT_BYTES_MAX + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
+const _: () = assert!(
+    DEADLINE_MS_MAX <= LEASE_MS_MAX,
+    "a read may not outlive any lease"
+);
+const _: () = assert!(FRAME_HEADER_BYTES == 64);
+const _: () = assert!(OBJECT_HEADER_BYTES == 128);
+const _: () = assert!(OBJECT_HEADER_BYTES < BODY_FIXED_BYTES as usize);
