@@ -1,0 +1,224 @@
+//! Where a receiver puts payload bytes: one buffer, lent segments, or nowhere.
+//!
+//! Called by the receiver only. Invariant: a destination never offers a byte that it has taken
+//! already, and folds every byte it takes into the checksum while the byte is in the cache.
+
+use std::io::IoSliceMut;
+
+use tessera_proto::Checksum;
+
+use crate::gather::VECTOR_SLICES;
+use crate::segments::{Lent, Span};
+
+/// Ranges of one vectored read, with room for the read-ahead at the end.
+pub(crate) struct SliceList<'a> {
+    slices: [IoSliceMut<'a>; VECTOR_SLICES],
+    count: usize,
+    bytes: usize,
+}
+
+impl<'a> SliceList<'a> {
+    pub(crate) fn new() -> Self {
+        Self {
+            slices: std::array::from_fn(|_| IoSliceMut::new(&mut [])),
+            count: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Appends `slice`, unless it is empty.
+    pub(crate) fn push(&mut self, slice: &'a mut [u8]) {
+        if !slice.is_empty() {
+            self.bytes += slice.len();
+            self.slices[self.count] = IoSliceMut::new(slice);
+            self.count += 1;
+        }
+    }
+
+    /// Whether only the place of the read-ahead is left, or `quantum` bytes are offered.
+    fn is_full(&self, quantum: usize) -> bool {
+        self.count + 1 >= VECTOR_SLICES || self.bytes >= quantum
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn as_mut(&mut self) -> &mut [IoSliceMut<'a>] {
+        &mut self.slices[..self.count]
+    }
+}
+
+/// Takes `remaining` bytes in order.
+pub(crate) trait Destination {
+    /// Bytes still to take.
+    fn remaining(&self) -> u64;
+
+    /// Offers the next ranges, about `quantum` bytes of them.
+    fn offer<'a>(&'a mut self, list: &mut SliceList<'a>, quantum: usize);
+
+    /// The next `count` bytes of the offer were filled.
+    fn taken(&mut self, count: usize, checksum: &mut Checksum);
+
+    /// Copies from the front of `bytes`; returns how many it took.
+    fn copy_in(&mut self, bytes: &[u8], checksum: &mut Checksum) -> usize;
+}
+
+/// One buffer.
+pub(crate) struct Buffer<'b> {
+    bytes: &'b mut [u8],
+    filled: usize,
+}
+
+impl<'b> Buffer<'b> {
+    pub(crate) fn new(bytes: &'b mut [u8]) -> Self {
+        Self { bytes, filled: 0 }
+    }
+}
+
+impl Destination for Buffer<'_> {
+    fn remaining(&self) -> u64 {
+        (self.bytes.len() - self.filled) as u64
+    }
+
+    fn offer<'a>(&'a mut self, list: &mut SliceList<'a>, quantum: usize) {
+        let rest = &mut self.bytes[self.filled..];
+        let length = rest.len().min(quantum);
+        list.push(&mut rest[..length]);
+    }
+
+    fn taken(&mut self, count: usize, checksum: &mut Checksum) {
+        checksum.update(&self.bytes[self.filled..self.filled + count]);
+        self.filled += count;
+    }
+
+    fn copy_in(&mut self, bytes: &[u8], checksum: &mut Checksum) -> usize {
+        let count = bytes.len().min(self.bytes.len() - self.filled);
+        self.bytes[self.filled..self.filled + count].copy_from_slice(&bytes[..count]);
+        self.taken(count, checksum);
+        count
+    }
+}
+
+/// Lent segments.
+pub(crate) struct Scatter<'l> {
+    lent: &'l mut Lent,
+    span: usize,
+    offset: usize,
+    remaining: u64,
+}
+
+impl<'l> Scatter<'l> {
+    pub(crate) fn new(lent: &'l mut Lent) -> Self {
+        let remaining = lent.length_bytes();
+        Self {
+            lent,
+            span: 0,
+            offset: 0,
+            remaining,
+        }
+    }
+
+    /// Calls `each` with the ranges of the next `count` bytes and moves past them.
+    fn walk(&mut self, mut count: usize, mut each: impl FnMut(Span)) {
+        self.remaining -= count as u64;
+        while count > 0 {
+            let span = self.lent.spans()[self.span];
+            let length = count.min(span.length - self.offset);
+            each(Span {
+                base: span.base.wrapping_add(self.offset),
+                length,
+            });
+            count -= length;
+            self.offset += length;
+            if self.offset == span.length {
+                self.span += 1;
+                self.offset = 0;
+            }
+        }
+    }
+}
+
+impl Destination for Scatter<'_> {
+    fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    fn offer<'a>(&'a mut self, list: &mut SliceList<'a>, quantum: usize) {
+        let mut offset = self.offset;
+        for span in &self.lent.spans()[self.span..] {
+            if list.is_full(quantum) {
+                break;
+            }
+            let length = (span.length - offset).min(quantum);
+            // SAFETY: the span lies in a region that the list keeps mapped, `&'a mut self` is the
+            // only right to write it, and the slice ends with the system call it is used for.
+            let rest =
+                unsafe { std::slice::from_raw_parts_mut(span.base.wrapping_add(offset), length) };
+            list.push(rest);
+            if offset + length < span.length {
+                break;
+            }
+            offset = 0;
+        }
+    }
+
+    fn taken(&mut self, count: usize, checksum: &mut Checksum) {
+        // SAFETY: as in `offer`; the reference ends with the update.
+        self.walk(count, |span| {
+            checksum.update(unsafe { std::slice::from_raw_parts(span.base, span.length) });
+        });
+    }
+
+    fn copy_in(&mut self, bytes: &[u8], checksum: &mut Checksum) -> usize {
+        let count = bytes
+            .len()
+            .min(usize::try_from(self.remaining).unwrap_or(usize::MAX));
+        let mut rest = &bytes[..count];
+        self.walk(count, |span| {
+            let (part, tail) = rest.split_at(span.length);
+            // SAFETY: as in `offer`; `part` has the length of the span and is no region memory.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), span.base, span.length) };
+            checksum.update(part);
+            rest = tail;
+        });
+        count
+    }
+}
+
+/// Bytes that nobody wants, read through a scratch buffer.
+pub(crate) struct Discard<'b> {
+    scratch: &'b mut [u8],
+    remaining: u64,
+}
+
+impl<'b> Discard<'b> {
+    pub(crate) fn new(scratch: &'b mut [u8], remaining: u64) -> Self {
+        Self { scratch, remaining }
+    }
+
+    fn capped(&self, length: usize) -> usize {
+        length.min(usize::try_from(self.remaining).unwrap_or(usize::MAX))
+    }
+}
+
+impl Destination for Discard<'_> {
+    fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    fn offer<'a>(&'a mut self, list: &mut SliceList<'a>, _quantum: usize) {
+        let length = self.capped(self.scratch.len());
+        list.push(&mut self.scratch[..length]);
+    }
+
+    fn taken(&mut self, count: usize, _checksum: &mut Checksum) {
+        self.remaining -= count as u64;
+    }
+
+    fn copy_in(&mut self, bytes: &[u8], _checksum: &mut Checksum) -> usize {
+        let count = self.capped(bytes.len());
+        self.remaining -= count as u64;
+        count
+    }
+}

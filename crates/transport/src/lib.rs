@@ -1,0 +1,33 @@
+//! Moves frames between processes and owns the words for registered memory. The client and the node
+//! call it; it imports `proto` only, reports what happened to the bytes and judges nothing.
+//!
+//! Invariants kept here:
+//! - every frame, in both directions, has an absolute deadline; a peer that trickles bytes does not
+//!   extend it;
+//! - a payload goes from and to its final memory without an intermediate copy (all but the few bytes
+//!   that a read for a header took along);
+//! - a [`Lent`] destination is written only between the start and the end of one
+//!   [`Receiver::payload_scatter`] call, never later: the kernel holds no pointer between two reads;
+//! - after an error in the middle of a frame the half of the link is broken and says so.
+
+mod address;
+mod destination;
+mod error;
+mod gather;
+mod link;
+mod listener;
+mod receiver;
+mod region;
+mod segments;
+mod sender;
+mod socket;
+
+pub use address::{Address, AddressError};
+pub use error::LinkError;
+pub use gather::{Frame, Payload};
+pub use link::{Closer, Link};
+pub use listener::Listener;
+pub use receiver::Receiver;
+pub use region::Region;
+pub use segments::{Lent, SegmentError, Segments};
+pub use sender::Sender;

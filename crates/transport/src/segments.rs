@@ -1,0 +1,310 @@
+//! Lists of memory ranges: [`Segments`] is the source of a send, [`Lent`] the destination of a
+//! receive. The client builds them from block tables and staging memory.
+//!
+//! Invariant: every range was checked against its region when it was added, and the regions live as
+//! long as the list. A `Lent` cannot be cloned: whoever holds it is the only one who may write.
+
+use std::sync::Arc;
+
+use tessera_proto::Checksum;
+
+use crate::region::Region;
+
+/// Why a range cannot be part of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SegmentError {
+    /// The caller computed a range outside the memory that it registered.
+    #[error("bytes {offset}+{length} lie outside a region of {region} bytes: check the layout")]
+    OutOfRegion {
+        /// First byte of the range.
+        offset: usize,
+        /// Bytes in the range.
+        length: usize,
+        /// Bytes in the region.
+        region: usize,
+    },
+    /// A copy between lists and buffers of different lengths.
+    #[error("{have} bytes cannot be copied into {want} bytes: lengths must be equal")]
+    Length {
+        /// Bytes at the source.
+        have: u64,
+        /// Bytes at the destination.
+        want: u64,
+    },
+}
+
+/// One contiguous range. Lives only inside a list that keeps its region alive.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) base: *mut u8,
+    pub(crate) length: usize,
+}
+
+/// Where the bytes of one payload lie, in order.
+#[derive(Debug, Default)]
+pub struct Segments {
+    spans: Vec<Span>,
+    regions: Vec<Arc<Region>>,
+    length_bytes: u64,
+}
+
+// SAFETY: a span is an address inside a region of `regions`, which is Send and Sync; the list
+// itself gives out no reference to the bytes.
+unsafe impl Send for Segments {}
+// SAFETY: as above.
+unsafe impl Sync for Segments {}
+
+impl Segments {
+    /// An empty list with room for `count` ranges.
+    pub fn with_capacity(count: usize) -> Self {
+        Self {
+            spans: Vec::with_capacity(count),
+            regions: Vec::new(),
+            length_bytes: 0,
+        }
+    }
+
+    /// The whole of one region.
+    pub fn whole(region: &Arc<Region>) -> Self {
+        let span = Span {
+            base: region.base(),
+            length: region.length_bytes(),
+        };
+        Self {
+            spans: vec![span],
+            regions: vec![Arc::clone(region)],
+            length_bytes: span.length as u64,
+        }
+    }
+
+    /// Appends `length` bytes at `offset` of `region`. A range that continues the last one joins it.
+    ///
+    /// # Errors
+    /// [`SegmentError::OutOfRegion`] when the range is not inside the region; the list is unchanged.
+    pub fn push(
+        &mut self,
+        region: &Arc<Region>,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), SegmentError> {
+        let base = region
+            .range(offset, length)
+            .ok_or(SegmentError::OutOfRegion {
+                offset,
+                length,
+                region: region.length_bytes(),
+            })?;
+        if length == 0 {
+            return Ok(());
+        }
+        let same_region = self
+            .regions
+            .last()
+            .is_some_and(|last| Arc::ptr_eq(last, region));
+        if !same_region {
+            self.regions.push(Arc::clone(region));
+        }
+        self.length_bytes += length as u64;
+        match self.spans.last_mut() {
+            Some(last) if same_region && last.base.wrapping_add(last.length) == base.as_ptr() => {
+                last.length += length;
+            }
+            _ => self.spans.push(Span {
+                base: base.as_ptr(),
+                length,
+            }),
+        }
+        Ok(())
+    }
+
+    /// Bytes in all ranges together.
+    pub fn length_bytes(&self) -> u64 {
+        self.length_bytes
+    }
+
+    /// Number of separate ranges.
+    pub fn count(&self) -> usize {
+        self.spans.len()
+    }
+
+    /// The checksum over the bytes in order, as an object header carries it.
+    pub fn checksum(&self) -> u64 {
+        let mut checksum = Checksum::new();
+        for span in &self.spans {
+            // SAFETY: see `span_bytes`; the reference ends with this statement.
+            checksum.update(unsafe { span_bytes(span) });
+        }
+        checksum.finish()
+    }
+
+    /// Copies all bytes into `to`.
+    ///
+    /// # Errors
+    /// [`SegmentError::Length`] when `to` has another length; nothing was copied.
+    pub fn copy_to(&self, to: &mut [u8]) -> Result<(), SegmentError> {
+        self.check_length(to.len())?;
+        let mut rest = to;
+        for span in &self.spans {
+            let (part, tail) = rest.split_at_mut(span.length);
+            // SAFETY: the span is mapped (its region is in `self.regions`) and `part` has its length.
+            unsafe { std::ptr::copy_nonoverlapping(span.base, part.as_mut_ptr(), span.length) };
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, other: usize) -> Result<(), SegmentError> {
+        if self.length_bytes == other as u64 {
+            return Ok(());
+        }
+        Err(SegmentError::Length {
+            have: self.length_bytes,
+            want: other as u64,
+        })
+    }
+
+    pub(crate) fn spans(&self) -> &[Span] {
+        &self.spans
+    }
+}
+
+/// The bytes of one span.
+///
+/// # Safety
+/// The list that holds the span is alive, and the caller ends the reference before it gives the list
+/// away. Exclusion against writers is the duty of whoever registered the region.
+pub(crate) unsafe fn span_bytes<'a>(span: &Span) -> &'a [u8] {
+    // SAFETY: the span was checked against a region that the list keeps mapped.
+    unsafe { std::slice::from_raw_parts(span.base, span.length) }
+}
+
+/// Memory lent to one receive. It is moved into the operation and comes back with its completion;
+/// only then may anybody else touch the bytes.
+#[derive(Debug)]
+pub struct Lent {
+    segments: Segments,
+}
+
+impl Lent {
+    /// Lends the ranges of `segments`, which must not overlap one another.
+    pub fn new(segments: Segments) -> Self {
+        Self { segments }
+    }
+
+    /// Bytes in all ranges together.
+    pub fn length_bytes(&self) -> u64 {
+        self.segments.length_bytes
+    }
+
+    /// The checksum over the bytes in order.
+    pub fn checksum(&self) -> u64 {
+        self.segments.checksum()
+    }
+
+    /// Copies all bytes out into `to`.
+    ///
+    /// # Errors
+    /// [`SegmentError::Length`] when `to` has another length; nothing was copied.
+    pub fn copy_to(&self, to: &mut [u8]) -> Result<(), SegmentError> {
+        self.segments.copy_to(to)
+    }
+
+    /// Fills all ranges from `from`.
+    ///
+    /// # Errors
+    /// [`SegmentError::Length`] when `from` has another length; nothing was copied.
+    pub fn copy_from(&mut self, from: &[u8]) -> Result<(), SegmentError> {
+        self.segments.check_length(from.len())?;
+        let mut rest = from;
+        for span in &self.segments.spans {
+            let (part, tail) = rest.split_at(span.length);
+            // SAFETY: the span is mapped, `part` has its length, and `&mut self` is the right to write.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), span.base, span.length) };
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    /// The ranges, to be read from now on.
+    pub fn into_segments(self) -> Segments {
+        self.segments
+    }
+
+    pub(crate) fn spans(&self) -> &[Span] {
+        &self.segments.spans
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scattered(region: &Arc<Region>) -> Segments {
+        let mut segments = Segments::with_capacity(3);
+        for (offset, length) in [(40, 10), (0, 7), (20, 3)] {
+            segments.push(region, offset, length).unwrap();
+        }
+        segments
+    }
+
+    #[test]
+    fn bytes_come_back_in_the_order_of_the_list() {
+        let region = Region::allocate(64).unwrap();
+        let mut lent = Lent::new(scattered(&region));
+        let pattern: Vec<u8> = (1..=20).collect();
+        lent.copy_from(&pattern).unwrap();
+        let mut whole = [0u8; 64];
+        Segments::whole(&region).copy_to(&mut whole).unwrap();
+        assert_eq!(&whole[40..50], &pattern[..10]);
+        assert_eq!(&whole[0..7], &pattern[10..17]);
+        assert_eq!(&whole[20..23], &pattern[17..]);
+        let mut back = [0u8; 20];
+        lent.copy_to(&mut back).unwrap();
+        assert_eq!(back[..], pattern);
+    }
+
+    #[test]
+    fn the_checksum_does_not_depend_on_how_the_bytes_are_cut() {
+        let region = Region::allocate(64).unwrap();
+        let mut lent = Lent::new(scattered(&region));
+        let pattern: Vec<u8> = (1..=20).collect();
+        lent.copy_from(&pattern).unwrap();
+        let mut whole = Checksum::new();
+        whole.update(&pattern);
+        assert_eq!(lent.checksum(), whole.finish());
+    }
+
+    #[test]
+    fn neighbours_join_and_strangers_are_refused() {
+        let region = Region::allocate(64).unwrap();
+        let mut segments = Segments::default();
+        segments.push(&region, 0, 8).unwrap();
+        segments.push(&region, 8, 8).unwrap();
+        segments.push(&region, 32, 0).unwrap();
+        assert_eq!((segments.count(), segments.length_bytes()), (1, 16));
+        assert!(segments.push(&region, 60, 5).is_err());
+        assert_eq!((segments.count(), segments.length_bytes()), (1, 16));
+    }
+
+    #[test]
+    fn a_list_keeps_its_region_mapped() {
+        let region = Region::allocate(16).unwrap();
+        let weak = Arc::downgrade(&region);
+        let lent = Lent::new(Segments::whole(&region));
+        drop(region);
+        assert!(weak.upgrade().is_some());
+        drop(lent);
+        assert!(weak.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_copy_of_another_length_touches_nothing() {
+        let region = Region::allocate(16).unwrap();
+        let mut lent = Lent::new(Segments::whole(&region));
+        assert!(lent.copy_from(&[1; 15]).is_err());
+        let mut back = [9u8; 16];
+        lent.copy_to(&mut back).unwrap();
+        assert_eq!(back, [0; 16]);
+        assert!(lent.copy_to(&mut [0; 17]).is_err());
+    }
+}
