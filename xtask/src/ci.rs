@@ -1,0 +1,170 @@
+//! `cargo xtask ci`: all that must hold before a change is accepted, in order of cost.
+//!
+//! Every stage runs even when an earlier one failed, so that one run shows all there is to mend. The
+//! last line counts the tests; each other stage that failed counts as one failure.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::command;
+use crate::documented;
+use crate::fuzz;
+use crate::project::Project;
+use crate::setup::{self, Need};
+use crate::step;
+use crate::suite;
+use crate::tally::Tally;
+
+/// How long the fuzz targets together run.
+const FUZZ_SECONDS: u64 = 60;
+
+/// What ran so far.
+#[derive(Default)]
+struct Stages {
+    failed: Vec<String>,
+}
+
+/// `cargo xtask ci`.
+pub(crate) fn command(project: &Project) -> Result<ExitCode> {
+    let mut stages = Stages::default();
+    rust_checks(project, &mut stages);
+    python_checks(project, &mut stages);
+    let mut total = match suite::run_all(project) {
+        Ok(tally) => tally,
+        Err(error) => {
+            stages.note("tests", Err(error));
+            Tally::default()
+        }
+    };
+    stages.note("fuzz", fuzz_stage(project));
+    stages.note("demo", demo_stage(project));
+    stages.note("documented commands", documented::run(project));
+
+    for name in &stages.failed {
+        println!("failed stage: {name}");
+    }
+    total.failed += u64::try_from(stages.failed.len()).unwrap_or(u64::MAX);
+    println!("{total}");
+    Ok(if total.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn rust_checks(project: &Project, stages: &mut Stages) {
+    let cargo = |arguments: &[&str]| project.cargo(arguments);
+    stages.run(project, "fmt", cargo(&["fmt", "--all", "--", "--check"]));
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    stages.run(project, "clippy", cargo(&clippy));
+    stages.run(
+        project,
+        "tidy",
+        cargo(&[
+            "test",
+            "--locked",
+            "--package",
+            "tessera-sim",
+            "--test",
+            "tidy",
+        ]),
+    );
+    if project.has_cargo_command("deny") {
+        let deny = ["deny", "--offline", "check", "bans", "licenses", "sources"];
+        stages.run(project, "deny", cargo(&deny));
+    } else {
+        eprintln!("{:>8}  deny  (cargo-deny is not installed)", "skipped");
+    }
+}
+
+fn python_checks(project: &Project, stages: &mut Stages) {
+    let lease = match setup::ensure(project, Need::Tools) {
+        Ok(lease) => lease,
+        Err(error) => return stages.note("engine environment", Err(error)),
+    };
+    let tool = |name: &str, arguments: &[&str]| {
+        let mut tool = Command::new(project.cache.engine_program(name));
+        tool.current_dir(project.root.join("python"))
+            .args(arguments);
+        tool
+    };
+    stages.run(project, "ruff", tool("ruff", &["check", "."]));
+    stages.run(
+        project,
+        "ruff-format",
+        tool("ruff", &["format", "--check", "."]),
+    );
+    stages.run(project, "mypy", tool("mypy", &[]));
+    drop(lease);
+}
+
+fn fuzz_stage(project: &Project) -> Result<()> {
+    step::run("fuzz", &project.cache.log("fuzz"), |step| {
+        step.command(fuzz::program(project, FUZZ_SECONDS))
+    })
+}
+
+fn demo_stage(project: &Project) -> Result<()> {
+    let mut demo = project.cargo(&["xtask", "demo", "--json"]);
+    demo.env_remove("CARGO_MANIFEST_DIR");
+    eprintln!("\n== demo: {}", command::describe(&demo));
+    let finished = command::run(demo, |line| eprintln!("{line}"))?;
+    if !finished.status.success() {
+        bail!("the demo ended with {}", finished.status);
+    }
+    let line = finished
+        .output
+        .lines()
+        .last()
+        .context("the demo printed nothing")?;
+    judge_demo(line)
+}
+
+/// Judges the closing line of the demo by itself, not only by the exit code.
+fn judge_demo(line: &str) -> Result<()> {
+    let report: Value = serde_json::from_str(line).context("the demo's last line is no JSON")?;
+    let models = report["models"]
+        .as_array()
+        .context("the demo names no models")?;
+    if report["ok"] != Value::Bool(true) || models.is_empty() {
+        bail!("the demo is not ok: {line}");
+    }
+    Ok(())
+}
+
+impl Stages {
+    fn run(&mut self, project: &Project, name: &str, command: Command) {
+        let result = step::run(name, &project.cache.log(name), |step| step.command(command));
+        self.note(name, result);
+    }
+
+    fn note(&mut self, name: &str, result: Result<()>) {
+        if let Err(error) = result {
+            eprintln!("{name}: {error:#}");
+            self.failed.push(name.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::judge_demo;
+
+    #[test]
+    fn a_demo_that_is_not_ok_or_served_nothing_fails_the_stage() {
+        assert!(judge_demo(r#"{"ok":true,"models":[{"name":"llama"}]}"#).is_ok());
+        assert!(judge_demo(r#"{"ok":false,"models":[{"name":"llama"}]}"#).is_err());
+        assert!(judge_demo(r#"{"ok":true,"models":[]}"#).is_err());
+        assert!(judge_demo("done").is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! `cargo xtask fuzz`: the fuzz targets of the decoders, on stable Rust.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::project::Project;
+
+/// Flags of `cargo xtask fuzz`.
+#[derive(Args)]
+pub(crate) struct FuzzArguments {
+    /// How long all targets together may take.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+}
+
+/// `cargo xtask fuzz`. Its exit code is the fuzzer's own.
+pub(crate) fn command(project: &Project, arguments: &FuzzArguments) -> Result<ExitCode> {
+    let status = program(project, arguments.seconds)
+        .status()
+        .context("cannot start the fuzzer")?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// The fuzzer, to run for `seconds`.
+pub(crate) fn program(project: &Project, seconds: u64) -> Command {
+    let mut fuzz = project.cargo(&["run", "--profile", "bench-dev", "--package", "tessera-sim"]);
+    fuzz.args(["--bin", "fuzz", "--", "--seconds", &seconds.to_string()]);
+    fuzz
+}

@@ -1,0 +1,230 @@
+//! `cargo xtask test`: runs every suite to its end, then says once what passed and what failed.
+
+use std::io::IsTerminal;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+
+use crate::command;
+use crate::project::Project;
+use crate::setup::{self, Need, Ready};
+use crate::tally::{Runner, Tally};
+
+/// Flags of `cargo xtask test`.
+#[derive(Args, Default)]
+pub(crate) struct TestArguments {
+    /// Leave out the tests that start a real engine.
+    #[arg(long)]
+    quick: bool,
+    /// End with one JSON line instead of the summary; all other output goes to standard error.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A suite to run.
+struct Suite {
+    name: &'static str,
+    runner: Runner,
+    command: Command,
+}
+
+/// How a suite ended.
+#[derive(Serialize)]
+struct Outcome {
+    name: &'static str,
+    #[serde(flatten)]
+    tally: Tally,
+    seconds: f64,
+}
+
+/// The closing JSON line.
+#[derive(Serialize)]
+struct Report<'a> {
+    ok: bool,
+    #[serde(flatten)]
+    total: Tally,
+    suites: &'a [Outcome],
+}
+
+/// `cargo xtask test`.
+pub(crate) fn command(project: &Project, arguments: &TestArguments) -> Result<ExitCode> {
+    let outcomes = run(project, arguments)?;
+    let total = total(&outcomes);
+    if arguments.json {
+        let report = Report {
+            ok: total.failed == 0,
+            total,
+            suites: &outcomes,
+        };
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print_table(&outcomes);
+        println!("{total}");
+    }
+    Ok(if total.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Runs all suites for `cargo xtask ci`, which prints the total itself.
+pub(crate) fn run_all(project: &Project) -> Result<Tally> {
+    let outcomes = run(project, &TestArguments::default())?;
+    print_table(&outcomes);
+    Ok(total(&outcomes))
+}
+
+fn run(project: &Project, arguments: &TestArguments) -> Result<Vec<Outcome>> {
+    let need = if arguments.quick {
+        Need::Package
+    } else {
+        Need::Everything
+    };
+    let ready = setup::ensure(project, need)?;
+    let suites = suites(project, arguments, &ready);
+    suites
+        .into_iter()
+        .map(|suite| run_suite(suite, arguments.json))
+        .collect()
+}
+
+fn suites(project: &Project, arguments: &TestArguments, _ready: &Ready) -> Vec<Suite> {
+    let color = if std::io::stdout().is_terminal() {
+        "--color=always"
+    } else {
+        "--color=never"
+    };
+    let (rust, runner) = if project.has_cargo_command("nextest") {
+        (
+            project.cargo(&["nextest", "run", "--workspace", "--no-fail-fast", color]),
+            Runner::Nextest,
+        )
+    } else {
+        let everything = [
+            "test",
+            "--workspace",
+            "--all-targets",
+            "--no-fail-fast",
+            color,
+        ];
+        (project.cargo(&everything), Runner::Libtest)
+    };
+    let documentation = project.cargo(&["test", "--doc", "--workspace", "--no-fail-fast", color]);
+    let mut suites = vec![
+        Suite {
+            name: "rust",
+            runner,
+            command: rust,
+        },
+        Suite {
+            name: "documentation",
+            runner: Runner::Libtest,
+            command: documentation,
+        },
+        Suite {
+            name: "python",
+            runner: Runner::Pytest,
+            command: pytest(project, "python/tests/unit", "120", color),
+        },
+    ];
+    if !arguments.quick {
+        suites.push(Suite {
+            name: "engine",
+            runner: Runner::Pytest,
+            command: pytest(project, "python/tests/engine", "900", color),
+        });
+    }
+    suites
+}
+
+fn pytest(project: &Project, folder: &str, timeout_s: &str, color: &str) -> Command {
+    let mut pytest = project.program(project.cache.engine_program("python"));
+    let color = color.replace("always", "yes").replace("never", "no");
+    pytest.args([
+        "-m",
+        "pytest",
+        folder,
+        "--timeout",
+        timeout_s,
+        "-ra",
+        &color,
+    ]);
+    pytest.env("TESSERA_BINARY", project.binary());
+    pytest.env("TESSERA_TEST_MODELS", project.cache.models());
+    pytest
+}
+
+fn run_suite(suite: Suite, quiet: bool) -> Result<Outcome> {
+    eprintln!("\n== {}: {}", suite.name, command::describe(&suite.command));
+    let started = Instant::now();
+    let finished = command::run(suite.command, |line| {
+        if quiet {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    })?;
+    let output = without_colors(&finished.output);
+    Ok(Outcome {
+        name: suite.name,
+        tally: Tally::read(suite.runner, &output, finished.status.success()),
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+fn total(outcomes: &[Outcome]) -> Tally {
+    let mut total = Tally::default();
+    for outcome in outcomes {
+        total += outcome.tally;
+    }
+    total
+}
+
+fn print_table(outcomes: &[Outcome]) {
+    println!(
+        "\n{:<14} {:>7} {:>7} {:>8} {:>8}",
+        "suite", "passed", "failed", "skipped", "seconds"
+    );
+    for Outcome {
+        name,
+        tally,
+        seconds,
+    } in outcomes
+    {
+        let Tally {
+            passed,
+            failed,
+            skipped,
+        } = tally;
+        println!("{name:<14} {passed:>7} {failed:>7} {skipped:>8} {seconds:>8.1}");
+    }
+}
+
+/// `text` without the escape sequences that runners colour their lines with.
+fn without_colors(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut pieces = text.split("\x1b[");
+    plain.extend(pieces.next());
+    for piece in pieces {
+        let rest = piece
+            .split_once(|end: char| end.is_ascii_alphabetic())
+            .map(|(_, rest)| rest);
+        plain.extend(rest);
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_colors;
+
+    #[test]
+    fn colours_are_removed_and_text_is_kept() {
+        let colored = "\x1b[32;1m     Summary\x1b[0m [ 0.1s] \x1b[1m3\x1b[0m tests run";
+        assert_eq!(without_colors(colored), "     Summary [ 0.1s] 3 tests run");
+    }
+}
