@@ -1,0 +1,425 @@
+//! The options of the connector: what `kv_connector_extra_config` may hold.
+//!
+//! Called once at start by the Python connector with the JSON object as the user wrote it, and by the
+//! documentation test, which prints [`TABLE`] as `docs/configuration.md`. The table is the only
+//! source of keys, types, ranges and defaults: parsing walks the same entries that are documented.
+//! The invariant: nothing is ignored. An unknown key, a wrong type or a value out of range stops the
+//! start with an error that names the right key, type or range.
+
+mod reader;
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+use tessera_proto::limits::CHUNK_TOKENS_MAX;
+use tessera_transport::Address;
+
+use self::reader::Reader;
+
+/// What a value of an option looks like, and where its limits are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `true` or `false`.
+    Flag,
+    /// A string.
+    Text,
+    /// A whole number between the two limits, both included.
+    Integer {
+        /// The smallest value allowed.
+        min: u64,
+        /// The largest value allowed.
+        max: u64,
+    },
+    /// Bytes: a whole number, or a string with a unit such as `"4GiB"`.
+    Bytes {
+        /// The smallest value allowed, in bytes.
+        min: u64,
+        /// The largest value allowed, in bytes.
+        max: u64,
+    },
+    /// One of the strings.
+    Choice(&'static [&'static str]),
+    /// A list of nodes: `"host:port"`, `"unix:/path"`, or `{"address": .., "weight": ..}`.
+    Nodes,
+}
+
+/// One option: the row of the documentation and the rule of the parser.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionDoc {
+    /// The key in `kv_connector_extra_config`.
+    pub key: &'static str,
+    /// Its type and limits.
+    pub kind: Kind,
+    /// Its default, as JSON. `null` where the engine decides.
+    pub default: &'static str,
+    /// What it does, in one or two sentences.
+    pub meaning: &'static str,
+}
+
+const MIB: u64 = 1 << 20;
+const TIB: u64 = 1 << 40;
+
+/// A timeout in milliseconds: at least one, at most ten minutes.
+const TIMEOUT_MS: Kind = Kind::Integer {
+    min: 1,
+    max: 600_000,
+};
+
+/// Every option there is, in the order of the documentation.
+pub const TABLE: &[OptionDoc] = &[
+    OptionDoc {
+        key: "nodes",
+        kind: Kind::Nodes,
+        default: "[]",
+        meaning: "The cache nodes to use. Empty: one local node, shared by all engines of this \
+                  user and started on demand.",
+    },
+    OptionDoc {
+        key: "tenant",
+        kind: Kind::Text,
+        default: "\"\"",
+        meaning: "Part of the identity of every object: two tenants never share one.",
+    },
+    OptionDoc {
+        key: "model_revision",
+        kind: Kind::Text,
+        default: "\"\"",
+        meaning: "Names the weights where neither a local folder nor a resolved commit does. \
+                  Change it whenever the weights change.",
+    },
+    OptionDoc {
+        key: "chunk_tokens",
+        kind: Kind::Integer {
+            min: 1,
+            max: CHUNK_TOKENS_MAX as u64,
+        },
+        default: "null",
+        meaning: "Tokens in one chunk, the unit of a hit. A multiple of the least common multiple \
+                  of the block sizes of all cache groups, which is also the default.",
+    },
+    OptionDoc {
+        key: "load",
+        kind: Kind::Flag,
+        default: "true",
+        meaning: "Whether prompts are looked up and loaded.",
+    },
+    OptionDoc {
+        key: "save",
+        kind: Kind::Flag,
+        default: "true",
+        meaning: "Whether computed chunks are saved.",
+    },
+    OptionDoc {
+        key: "io",
+        kind: Kind::Choice(&["async", "serial"]),
+        default: "\"async\"",
+        meaning: "`async`: loads run beside the model while the request waits. `serial`: loads run \
+                  on the model thread, before the forward pass.",
+    },
+    OptionDoc {
+        key: "on_load_failure",
+        kind: Kind::Choice(&["recompute", "engine"]),
+        default: "\"recompute\"",
+        meaning: "What a failed load does to its request. `recompute`: its tokens are computed, no \
+                  request fails. `engine`: as `kv_load_failure_policy` says, whose default is to \
+                  fail the request.",
+    },
+    OptionDoc {
+        key: "lookup_timeout_ms",
+        kind: TIMEOUT_MS,
+        default: "100",
+        meaning: "How long a prompt waits for the answer whether it is cached. Then it is a miss.",
+    },
+    OptionDoc {
+        key: "load_timeout_ms",
+        kind: TIMEOUT_MS,
+        default: "5000",
+        meaning: "How long a load may take. Then its tokens are computed.",
+    },
+    OptionDoc {
+        key: "save_timeout_ms",
+        kind: TIMEOUT_MS,
+        default: "10000",
+        meaning: "How long one object may take to be saved. Then it is dropped.",
+    },
+    OptionDoc {
+        key: "connect_timeout_ms",
+        kind: TIMEOUT_MS,
+        default: "500",
+        meaning: "How long a connection to a node may take to open.",
+    },
+    OptionDoc {
+        key: "lease_ms",
+        kind: Kind::Integer {
+            min: 100,
+            max: 600_000,
+        },
+        default: "30000",
+        meaning: "How long a node keeps the objects of a promised hit from eviction. At least \
+                  `load_timeout_ms`.",
+    },
+    OptionDoc {
+        key: "max_loads",
+        kind: Kind::Integer { min: 1, max: 4096 },
+        default: "64",
+        meaning: "Objects a rank fetches at the same time.",
+    },
+    OptionDoc {
+        key: "max_saves",
+        kind: Kind::Integer { min: 1, max: 4096 },
+        default: "16",
+        meaning: "Objects a rank stores at the same time.",
+    },
+    OptionDoc {
+        key: "staging",
+        kind: Kind::Bytes { min: MIB, max: TIB },
+        default: "\"256MiB\"",
+        meaning: "Memory of a rank for chunks on their way to a node. A chunk that finds it full \
+                  is not saved.",
+    },
+    OptionDoc {
+        key: "self_test",
+        kind: Kind::Flag,
+        default: "true",
+        meaning: "Whether a rank checks at start that what it saves from one block it loads into \
+                  another.",
+    },
+    OptionDoc {
+        key: "local_ram",
+        kind: Kind::Bytes {
+            min: 16 * MIB,
+            max: 16 * TIB,
+        },
+        default: "\"4GiB\"",
+        meaning: "Memory of the shared local node, where this engine is the one that starts it.",
+    },
+    OptionDoc {
+        key: "local_idle_exit_s",
+        kind: Kind::Integer {
+            min: 1,
+            max: 31_536_000,
+        },
+        default: "3600",
+        meaning: "Seconds without a connection after which the shared local node ends.",
+    },
+    OptionDoc {
+        key: "local_dir",
+        kind: Kind::Text,
+        default: "\"\"",
+        meaning: "Folder of the shared local node's socket, lock and log. Empty: \
+                  `$XDG_RUNTIME_DIR/tessera`, or `~/.cache/tessera/run`.",
+    },
+];
+
+/// One node of `nodes`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeOption {
+    /// Where it listens.
+    pub address: Address,
+    /// Its share of the objects, relative to the other nodes.
+    pub weight: u32,
+}
+
+/// How a load is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoMode {
+    /// Beside the model, on the client's threads.
+    Async,
+    /// On the model thread.
+    Serial,
+}
+
+/// What a failed load does to its request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLoadFailure {
+    /// The tokens are computed.
+    Recompute,
+    /// As the engine's own policy says.
+    Engine,
+}
+
+/// The parsed options. Field names are the keys of [`TABLE`].
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "Value")]
+#[expect(missing_docs, reason = "each field is documented by its row of TABLE")]
+pub struct Options {
+    pub nodes: Vec<NodeOption>,
+    pub tenant: String,
+    pub model_revision: String,
+    pub chunk_tokens: Option<u64>,
+    pub load: bool,
+    pub save: bool,
+    pub io: IoMode,
+    pub on_load_failure: OnLoadFailure,
+    pub lookup_timeout: Duration,
+    pub load_timeout: Duration,
+    pub save_timeout: Duration,
+    pub connect_timeout: Duration,
+    pub lease: Duration,
+    pub max_loads: u64,
+    pub max_saves: u64,
+    pub staging_bytes: u64,
+    pub self_test: bool,
+    pub local_ram_bytes: u64,
+    pub local_idle_exit: Duration,
+    pub local_dir: String,
+}
+
+/// Why the options were refused. Every message says what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// The options are not a JSON object.
+    #[error("kv_connector_extra_config must be a JSON object, got {got}")]
+    NotAnObject {
+        /// What it was.
+        got: String,
+    },
+    /// A key that does not exist.
+    #[error("unknown option {key:?} in kv_connector_extra_config; {hint}")]
+    UnknownKey {
+        /// The key as written.
+        key: String,
+        /// The nearest key, or all keys.
+        hint: String,
+    },
+    /// A value of the wrong type.
+    #[error("option {key:?} must be {expected}, got {got}")]
+    WrongType {
+        /// The key.
+        key: &'static str,
+        /// The right type.
+        expected: String,
+        /// The value as written, shortened.
+        got: String,
+    },
+    /// A value that is of the right type, and not allowed.
+    #[error("option {key:?} must be {expected}, got {got}")]
+    OutOfRange {
+        /// The key.
+        key: &'static str,
+        /// What is allowed.
+        expected: String,
+        /// The value as written.
+        got: String,
+    },
+    /// Two options that contradict each other.
+    #[error("options {first:?} and {second:?} contradict each other: {rule}")]
+    Contradiction {
+        /// The one key.
+        first: &'static str,
+        /// The other key.
+        second: &'static str,
+        /// What must hold between them.
+        rule: String,
+    },
+}
+
+impl Options {
+    /// Reads the options from `kv_connector_extra_config`.
+    ///
+    /// # Errors
+    ///
+    /// When a key is unknown, or a value has the wrong type or is out of range.
+    pub fn parse(value: &Value) -> Result<Self, OptionError> {
+        let reader = Reader::new(value)?;
+        let options = Self {
+            nodes: reader.nodes("nodes")?,
+            tenant: reader.text("tenant")?,
+            model_revision: reader.text("model_revision")?,
+            chunk_tokens: reader.optional_integer("chunk_tokens")?,
+            load: reader.flag("load")?,
+            save: reader.flag("save")?,
+            io: match reader.choice("io")? {
+                "serial" => IoMode::Serial,
+                _ => IoMode::Async,
+            },
+            on_load_failure: match reader.choice("on_load_failure")? {
+                "engine" => OnLoadFailure::Engine,
+                _ => OnLoadFailure::Recompute,
+            },
+            lookup_timeout: reader.millis("lookup_timeout_ms")?,
+            load_timeout: reader.millis("load_timeout_ms")?,
+            save_timeout: reader.millis("save_timeout_ms")?,
+            connect_timeout: reader.millis("connect_timeout_ms")?,
+            lease: reader.millis("lease_ms")?,
+            max_loads: reader.integer("max_loads")?,
+            max_saves: reader.integer("max_saves")?,
+            staging_bytes: reader.bytes("staging")?,
+            self_test: reader.flag("self_test")?,
+            local_ram_bytes: reader.bytes("local_ram")?,
+            local_idle_exit: Duration::from_secs(reader.integer("local_idle_exit_s")?),
+            local_dir: reader.text("local_dir")?,
+        };
+        options.check()
+    }
+
+    fn check(self) -> Result<Self, OptionError> {
+        if self.lease < self.load_timeout {
+            return Err(OptionError::Contradiction {
+                first: "lease_ms",
+                second: "load_timeout_ms",
+                rule: "a lease must outlast the load that consumes it; raise lease_ms or lower \
+                       load_timeout_ms"
+                    .into(),
+            });
+        }
+        Ok(self)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::parse(&Value::Object(serde_json::Map::new())).expect("the defaults parse")
+    }
+}
+
+impl TryFrom<Value> for Options {
+    type Error = OptionError;
+
+    fn try_from(value: Value) -> Result<Self, OptionError> {
+        Self::parse(&value)
+    }
+}
+
+/// The page `docs/configuration.md`, written from [`TABLE`].
+#[must_use]
+pub fn markdown() -> String {
+    let mut page = String::from(HEADING);
+    for row in TABLE {
+        let default = if row.default == "null" {
+            "automatic"
+        } else {
+            row.default
+        };
+        page.push_str(&format!(
+            "| `{}` | {} | `{default}` | {} |\n",
+            row.key,
+            row.kind.describe(),
+            row.meaning
+        ));
+    }
+    page
+}
+
+const HEADING: &str = "\
+<!-- Generated from crates/client/src/options.rs. To change it: change the table there, then run
+     TESSERA_BLESS=1 cargo test -p tessera-client configuration_page -->
+# Configuration
+
+Options go into `kv_connector_extra_config` of vLLM's `--kv-transfer-config`. None is needed.
+
+```sh
+vllm serve MODEL --kv-transfer-config '{\"kv_connector\":\"TesseraConnector\",\"kv_role\":\"kv_both\",
+  \"kv_connector_extra_config\":{\"nodes\":[\"127.0.0.1:7421\"]}}'
+```
+
+An unknown option, a wrong type or a value out of range stops the start with a message that names
+the right one. `kv_role` is honoured: `kv_producer` only saves, `kv_consumer` only loads.
+
+| option | type | default | meaning |
+|---|---|---|---|
+";
+
+#[cfg(test)]
+mod tests;

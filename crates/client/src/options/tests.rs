@@ -1,0 +1,166 @@
+//! What the options accept, what they refuse, and that the documentation says the same.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{IoMode, NodeOption, OnLoadFailure, OptionError, Options, TABLE, markdown};
+
+fn refusal(value: serde_json::Value) -> String {
+    Options::parse(&value)
+        .expect_err("it must be refused")
+        .to_string()
+}
+
+#[test]
+fn empty_options_are_the_documented_defaults() {
+    let options = Options::default();
+    assert_eq!(options.nodes, []);
+    assert_eq!(options.chunk_tokens, None);
+    assert_eq!(options.io, IoMode::Async);
+    assert_eq!(options.on_load_failure, OnLoadFailure::Recompute);
+    assert_eq!(options.staging_bytes, 256 << 20);
+    assert!(options.load && options.save && options.self_test);
+}
+
+#[test]
+fn every_documented_key_is_read() {
+    for row in TABLE {
+        let error = refusal(json!({ row.key: { "no": "option has this type" } }));
+        assert!(error.contains(row.key), "{error}");
+        assert!(error.contains(&row.kind.describe()), "{error}");
+    }
+}
+
+#[test]
+fn values_are_read_as_written() {
+    let options = Options::parse(&json!({
+        "nodes": ["10.0.0.1:7421", {"address": "unix:/run/t.sock", "weight": 3}],
+        "chunk_tokens": 256, "io": "serial", "on_load_failure": "engine", "staging": "1GiB",
+        "local_ram": 67_108_864, "save": false, "tenant": "a", "lookup_timeout_ms": 7,
+    }))
+    .expect("they are valid");
+    let node = |address: &str, weight| NodeOption {
+        address: address.parse().unwrap(),
+        weight,
+    };
+    assert_eq!(
+        options.nodes,
+        [node("10.0.0.1:7421", 1), node("unix:/run/t.sock", 3)]
+    );
+    assert_eq!(options.chunk_tokens, Some(256));
+    assert_eq!(options.io, IoMode::Serial);
+    assert_eq!(options.on_load_failure, OnLoadFailure::Engine);
+    assert_eq!(
+        (options.staging_bytes, options.local_ram_bytes),
+        (1 << 30, 64 << 20)
+    );
+    assert_eq!(options.lookup_timeout.as_millis(), 7);
+    assert!(!options.save);
+}
+
+#[test]
+fn unknown_key_names_the_nearest_one() {
+    assert_eq!(
+        refusal(json!({ "node": [] })),
+        "unknown option \"node\" in kv_connector_extra_config; did you mean \"nodes\"?"
+    );
+    assert!(refusal(json!({ "chunk_token": 1 })).contains("did you mean \"chunk_tokens\"?"));
+    let far = refusal(json!({ "qqq": 1 }));
+    assert!(far.contains("the options are: nodes, tenant"), "{far}");
+}
+
+#[test]
+fn wrong_types_and_ranges_name_the_right_ones() {
+    let cases = [
+        (
+            json!({ "load": "yes" }),
+            "option \"load\" must be true or false, got \"yes\"",
+        ),
+        (
+            json!({ "load": 1 }),
+            "option \"load\" must be true or false, got 1",
+        ),
+        (
+            json!({ "max_loads": 0 }),
+            "a whole number from 1 to 4096, got 0",
+        ),
+        (
+            json!({ "max_loads": -1 }),
+            "a whole number from 1 to 4096, got -1",
+        ),
+        (
+            json!({ "max_loads": 1.5 }),
+            "a whole number from 1 to 4096, got 1.5",
+        ),
+        (
+            json!({ "max_loads": null }),
+            "a whole number from 1 to 4096, got null",
+        ),
+        (
+            json!({ "io": "sync" }),
+            "one of \"async\", \"serial\", got \"sync\"",
+        ),
+        (json!({ "staging": "1GB" }), "bytes from 1MiB to 1TiB"),
+        (json!({ "staging": 5 }), "bytes from 1MiB to 1TiB"),
+        (
+            json!({ "staging": "99999999999999TiB" }),
+            "bytes from 1MiB to 1TiB",
+        ),
+        (json!({ "nodes": "127.0.0.1:7421" }), "a list of"),
+        (json!({ "nodes": ["127.0.0.1"] }), "a list of"),
+        (json!({ "nodes": ["unix:relative"] }), "a list of"),
+        (
+            json!({ "nodes": [{"address": "a:1", "weight": 0}] }),
+            "a list of",
+        ),
+        (
+            json!({ "nodes": [{"adress": "a:1"}] }),
+            "a node has \"address\" and \"weight\"",
+        ),
+        (
+            json!({ "lease_ms": 200, "load_timeout_ms": 300 }),
+            "a lease must outlast the load",
+        ),
+        (json!([]), "must be a JSON object, got []"),
+    ];
+    for (value, expected) in cases {
+        let error = refusal(value.clone());
+        assert!(error.contains(expected), "{value}: {error}");
+    }
+}
+
+#[test]
+fn long_wrong_value_is_shortened_in_the_message() {
+    let error = refusal(json!({ "load": "x".repeat(5000) }));
+    assert!(error.len() < 200, "{error}");
+}
+
+#[test]
+fn options_inside_a_document_keep_their_message() {
+    let error = serde_json::from_value::<Options>(json!({ "sav": true })).unwrap_err();
+    assert!(
+        error.to_string().contains("did you mean \"save\"?"),
+        "{error}"
+    );
+    assert!(matches!(
+        Options::parse(&json!(3)),
+        Err(OptionError::NotAnObject { .. })
+    ));
+}
+
+/// `TESSERA_BLESS=1` writes the page instead of comparing it.
+#[test]
+fn configuration_page_is_written_from_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    if std::env::var_os("TESSERA_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().expect("it has a parent")).expect("docs/ exists");
+        std::fs::write(&path, markdown()).expect("the page can be written");
+    }
+    let page = std::fs::read_to_string(&path).expect("docs/configuration.md exists");
+    assert_eq!(
+        page,
+        markdown(),
+        "run: TESSERA_BLESS=1 cargo test -p tessera-client"
+    );
+}
