@@ -62,6 +62,14 @@ pub enum DecodeError {
     },
 }
 
+/// Refuses `got` over `limit`.
+pub(crate) fn at_most(field: &'static str, got: u64, limit: u64) -> Result<(), DecodeError> {
+    if got <= limit {
+        return Ok(());
+    }
+    Err(DecodeError::OverLimit { field, got, limit })
+}
+
 /// Reads fields from the front of a slice.
 #[derive(Debug)]
 pub struct Reader<'a> {
@@ -141,6 +149,20 @@ impl<'a> Reader<'a> {
         Ok(u128::from_le_bytes(self.array(field)?))
     }
 
+    /// `length` reserved bytes, which must be zero.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`], or [`DecodeError::Invalid`] with the first that is in use.
+    pub fn zeros(&mut self, field: &'static str, length: usize) -> Result<(), DecodeError> {
+        match self.bytes(field, length)?.iter().find(|byte| **byte != 0) {
+            None => Ok(()),
+            Some(byte) => Err(DecodeError::Invalid {
+                field,
+                got: u64::from(*byte),
+            }),
+        }
+    }
+
     /// A `u32` count of items of `item_bytes` each: refused if over `limit`, or if the rest of the
     /// input cannot hold that many, so that the caller may allocate for it.
     ///
@@ -153,13 +175,7 @@ impl<'a> Reader<'a> {
         item_bytes: usize,
     ) -> Result<usize, DecodeError> {
         let count = self.u32(field)?;
-        if count > limit {
-            return Err(DecodeError::OverLimit {
-                field,
-                got: u64::from(count),
-                limit: u64::from(limit),
-            });
-        }
+        at_most(field, u64::from(count), u64::from(limit))?;
         let count = count as usize;
         if count.saturating_mul(item_bytes) > self.rest.len() {
             return Err(DecodeError::Truncated { field });
@@ -174,6 +190,21 @@ impl<'a> Reader<'a> {
     pub fn framed(&mut self, field: &'static str, limit: u32) -> Result<&'a [u8], DecodeError> {
         let length = self.count(field, limit, 1)?;
         self.bytes(field, length)
+    }
+
+    /// A framed text of at most `limit` bytes of UTF-8.
+    ///
+    /// # Errors
+    /// As for [`Reader::framed`], and [`DecodeError::Invalid`] with the first byte that is not UTF-8.
+    pub fn text(&mut self, field: &'static str, limit: u32) -> Result<String, DecodeError> {
+        let bytes = self.framed(field, limit)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text.to_owned()),
+            Err(error) => {
+                let got = u64::from(bytes[error.valid_up_to()]);
+                Err(DecodeError::Invalid { field, got })
+            }
+        }
     }
 
     /// Ends the input.
@@ -237,6 +268,12 @@ impl<'a> Writer<'a> {
     /// If `count` does not fit: callers hold counts under the limits of [`crate::limits`].
     pub fn count(&mut self, count: usize) {
         self.u32(u32::try_from(count).expect("counts are bounded by limits far under 2^32"));
+    }
+
+    /// Appends a framed text, its end cut at `limit` bytes: a text is for people, and a message
+    /// must not be lost because one was long.
+    pub fn text(&mut self, text: &str, limit: u32) {
+        self.framed(&text.as_bytes()[..text.floor_char_boundary(limit as usize)]);
     }
 
     /// Appends a byte string framed by its `u32` length.

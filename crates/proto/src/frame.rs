@@ -4,7 +4,7 @@
 //! known kind, lengths within limits) or refused before anything is allocated for its body.
 
 use crate::checksum::checksum;
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, at_most};
 use crate::limits::{BODY_BYTES_MAX, DEADLINE_MS_MAX, OBJECT_BYTES_MAX};
 
 /// Bytes of a frame header.
@@ -14,8 +14,12 @@ pub const PROTOCOL_VERSION: u16 = 1;
 
 /// `TSRA` in the order of the bytes on the wire.
 const MAGIC: [u8; 4] = *b"TSRA";
-/// Bytes before the header check.
-const CHECKED_BYTES: usize = FRAME_HEADER_BYTES - 8;
+/// Bytes after the last field, zero in this version.
+const RESERVED_BYTES: usize = 20;
+/// Bytes that the header check covers: all before it.
+const CHECKED_BYTES: usize = 36 + RESERVED_BYTES;
+
+const _: () = assert!(CHECKED_BYTES + size_of::<u64>() == FRAME_HEADER_BYTES);
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $value:literal,)*) => {
@@ -114,20 +118,16 @@ impl FrameHeader {
     /// The header as it goes over the wire.
     #[must_use]
     pub fn encode(&self) -> [u8; FRAME_HEADER_BYTES] {
-        let mut out = Vec::with_capacity(FRAME_HEADER_BYTES);
-        let mut writer = Writer::new(&mut out);
-        writer.bytes(&MAGIC);
-        writer.u16(PROTOCOL_VERSION);
-        writer.u16(self.kind.number());
-        writer.u32(0); // flags: none in this version
-        writer.u32(self.deadline_ms);
-        writer.u64(self.request);
-        writer.u64(self.payload_bytes);
-        writer.u32(self.body_bytes);
-        writer.bytes(&[0; CHECKED_BYTES - 36]);
-        let check = checksum(&out);
         let mut bytes = [0; FRAME_HEADER_BYTES];
-        bytes[..CHECKED_BYTES].copy_from_slice(&out);
+        bytes[0..4].copy_from_slice(&MAGIC);
+        bytes[4..6].copy_from_slice(&PROTOCOL_VERSION.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.kind.number().to_le_bytes());
+        // 8..12 flags: none in this version
+        bytes[12..16].copy_from_slice(&self.deadline_ms.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.request.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.payload_bytes.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.body_bytes.to_le_bytes());
+        let check = checksum(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&check.to_le_bytes());
         bytes
     }
@@ -156,12 +156,12 @@ impl FrameHeader {
         let request = reader.u64("request id")?;
         let payload_bytes = reader.u64("payload length")?;
         let body_bytes = reader.u32("body length")?;
-        let reserved = reader.bytes("reserved", CHECKED_BYTES - 36)?;
-        if reader.u64("frame check")? != checksum(&bytes[..CHECKED_BYTES]) {
+        if checksum(&bytes[..CHECKED_BYTES]).to_le_bytes() != bytes[CHECKED_BYTES..] {
             return Err(DecodeError::Check {
                 what: "frame header",
             });
         }
+        reader.zeros("frame reserved", RESERVED_BYTES)?;
         let kind = Kind::from_number(number).ok_or(DecodeError::Invalid {
             field: "frame kind",
             got: u64::from(number),
@@ -170,12 +170,6 @@ impl FrameHeader {
             return Err(DecodeError::Invalid {
                 field: "frame flags",
                 got: u64::from(flags),
-            });
-        }
-        if let Some(byte) = reserved.iter().find(|byte| **byte != 0) {
-            return Err(DecodeError::Invalid {
-                field: "reserved",
-                got: u64::from(*byte),
             });
         }
         let header = Self {
@@ -190,28 +184,15 @@ impl FrameHeader {
     }
 
     fn check_lengths(&self) -> Result<(), DecodeError> {
-        let within = |field, got: u64, limit: u64| {
-            if got > limit {
-                Err(DecodeError::OverLimit { field, got, limit })
-            } else {
-                Ok(())
-            }
-        };
-        let payload_limit = if self.kind.has_payload() {
+        let deadline_ms = u64::from(self.deadline_ms);
+        let body_bytes = u64::from(self.body_bytes);
+        let payload_bytes_max = if self.kind.has_payload() {
             OBJECT_BYTES_MAX
         } else {
             0
         };
-        within(
-            "deadline",
-            u64::from(self.deadline_ms),
-            u64::from(DEADLINE_MS_MAX),
-        )?;
-        within(
-            "body length",
-            u64::from(self.body_bytes),
-            u64::from(BODY_BYTES_MAX),
-        )?;
-        within("payload length", self.payload_bytes, payload_limit)
+        at_most("deadline", deadline_ms, u64::from(DEADLINE_MS_MAX))?;
+        at_most("body length", body_bytes, u64::from(BODY_BYTES_MAX))?;
+        at_most("payload length", self.payload_bytes, payload_bytes_max)
     }
 }

@@ -20,6 +20,10 @@ pub const LEASE_MS_MAX: u32 = 10 * 60 * 1_000;
 pub const DEADLINE_MS_MAX: u32 = LEASE_MS_MAX;
 /// Longest text field of an identity or a message, bytes of UTF-8.
 pub const TEXT_BYTES_MAX: u32 = 4_096;
+/// Most counters in one STAT answer.
+pub const STAT_ENTRIES_MAX: u32 = 1_024;
+/// Longest name of a counter, bytes of UTF-8.
+pub const STAT_NAME_BYTES_MAX: u32 = 256;
 /// Longest block hash that an engine may use, bytes.
 pub const BLOCK_HASH_BYTES_MAX: u32 = 64;
 /// Most ranks along one axis of a topology.
@@ -30,11 +34,19 @@ pub const CHUNK_TOKENS_MAX: u32 = 1 << 20;
 const ID_BYTES: u32 = 16;
 /// Bytes that an ACQUIRE answer spends on one item: status and length.
 pub(crate) const ACQUIRE_ITEM_BYTES: u32 = 9;
+/// Bytes that a REMOVE spends on one item: id, whether a write is named, and the write.
+pub(crate) const REMOVE_ITEM_BYTES: u32 = 25;
+/// Bytes that a STAT answer spends on one counter beside its name: length and value.
+pub(crate) const STAT_ITEM_BYTES: u32 = 12;
 /// Bytes of a body beside its items; no message needs more.
 const BODY_FIXED_BYTES: u32 = 256;
 
 const _: () = assert!(BATCH_ITEMS_MAX * ID_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
 const _: () = assert!(BATCH_ITEMS_MAX * ACQUIRE_ITEM_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
+const _: () = assert!(BATCH_ITEMS_MAX * REMOVE_ITEM_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
+const _: () = assert!(
+    STAT_ENTRIES_MAX * (STAT_ITEM_BYTES + STAT_NAME_BYTES_MAX) + BODY_FIXED_BYTES <= BODY_BYTES_MAX
+);
 const _: () = assert!(TEXT_BYTES_MAX + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
 const _: () = assert!(
     DEADLINE_MS_MAX <= LEASE_MS_MAX,

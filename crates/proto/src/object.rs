@@ -7,7 +7,7 @@
 
 use thiserror::Error;
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, Writer, at_most};
 use crate::identity::{KeyDigest, NamespaceDigest, ObjectId};
 use crate::limits::OBJECT_BYTES_MAX;
 
@@ -16,6 +16,10 @@ pub const OBJECT_HEADER_BYTES: usize = 128;
 
 const MAGIC: [u8; 4] = *b"TSOB";
 const FORMAT: u16 = 1;
+/// Bytes after the last field, zero in this format.
+const RESERVED_BYTES: usize = 24;
+
+const _: () = assert!(4 + 2 + 2 + 32 + 32 + 4 * 8 + RESERVED_BYTES == OBJECT_HEADER_BYTES);
 
 /// Names one write of an object, so that a removal hits that write and not its replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -153,7 +157,7 @@ impl ObjectHeader {
         writer.u64(self.length_bytes);
         writer.u64(self.checksum);
         writer.u64(self.write.0);
-        writer.bytes(&[0; 24]);
+        writer.bytes(&[0; RESERVED_BYTES]);
     }
 
     /// Reads a header from the front of `reader`.
@@ -166,11 +170,10 @@ impl ObjectHeader {
         }
         let format = reader.u16("object format")?;
         if format != FORMAT {
-            let (what, expected) = ("object format", FORMAT);
             return Err(DecodeError::Version {
-                what,
+                what: "object format",
                 got: format,
-                expected,
+                expected: FORMAT,
             });
         }
         let flags = reader.u16("object flags")?;
@@ -188,25 +191,14 @@ impl ObjectHeader {
             checksum: reader.u64("object checksum")?,
             write: WriteId(reader.u64("write id")?),
         };
-        if reader.array::<24>("object reserved")? != [0; 24] {
-            return Err(DecodeError::Invalid {
-                field: "object reserved",
-                got: 1,
-            });
-        }
+        reader.zeros("object reserved", RESERVED_BYTES)?;
         if header.length_bytes == 0 {
             return Err(DecodeError::Invalid {
                 field: "object length",
                 got: 0,
             });
         }
-        if header.length_bytes > OBJECT_BYTES_MAX {
-            return Err(DecodeError::OverLimit {
-                field: "object length",
-                got: header.length_bytes,
-                limit: OBJECT_BYTES_MAX,
-            });
-        }
+        at_most("object length", header.length_bytes, OBJECT_BYTES_MAX)?;
         Ok(header)
     }
 }

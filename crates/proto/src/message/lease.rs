@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, Writer, at_most};
 use crate::identity::ObjectId;
 use crate::limits::{ACQUIRE_ITEM_BYTES, BATCH_ITEMS_MAX, LEASE_MS_MAX};
 
@@ -50,14 +50,7 @@ impl Acquire {
     /// See [`DecodeError`].
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
-        let lease_ms = reader.u32("lease_ms")?;
-        if lease_ms > LEASE_MS_MAX {
-            return Err(DecodeError::OverLimit {
-                field: "lease_ms",
-                got: u64::from(lease_ms),
-                limit: u64::from(LEASE_MS_MAX),
-            });
-        }
+        let lease_ms = read_lease_ms(&mut reader)?;
         let bytes_max = reader.u64("lease bytes_max")?;
         let ids = read_ids(&mut reader)?;
         reader.finish()?;
@@ -95,9 +88,9 @@ pub struct AcquireItem {
 pub struct AcquireAnswer {
     /// The lease, if anything is held.
     pub lease: Option<LeaseId>,
-    /// How long it lasts from now, milliseconds.
+    /// How long it lasts from now, milliseconds, at most [`LEASE_MS_MAX`].
     pub lease_ms: u32,
-    /// One for each id, in order.
+    /// One for each id, in order; `Held` only under a lease.
     pub items: Vec<AcquireItem>,
 }
 
@@ -121,7 +114,7 @@ impl AcquireAnswer {
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let lease = LeaseId::new(reader.u64("lease id")?);
-        let lease_ms = reader.u32("lease_ms")?;
+        let lease_ms = read_lease_ms(&mut reader)?;
         let count = reader.count("item count", BATCH_ITEMS_MAX, ACQUIRE_ITEM_BYTES as usize)?;
         let mut items = Vec::with_capacity(count);
         for _ in 0..count {
@@ -142,6 +135,13 @@ impl AcquireAnswer {
             });
         }
         reader.finish()?;
+        let held = |item: &AcquireItem| item.presence == Presence::Held;
+        if lease.is_none() && items.iter().any(held) {
+            return Err(DecodeError::Invalid {
+                field: "lease id of held items",
+                got: 0,
+            });
+        }
         Ok(Self {
             lease,
             lease_ms,
@@ -207,6 +207,12 @@ impl ReleaseAnswer {
         reader.finish()?;
         Ok(Self { released })
     }
+}
+
+fn read_lease_ms(reader: &mut Reader<'_>) -> Result<u32, DecodeError> {
+    let lease_ms = reader.u32("lease_ms")?;
+    at_most("lease_ms", u64::from(lease_ms), u64::from(LEASE_MS_MAX))?;
+    Ok(lease_ms)
 }
 
 fn write_ids(writer: &mut Writer<'_>, ids: &[ObjectId]) {

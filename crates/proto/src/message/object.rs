@@ -2,7 +2,7 @@
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::identity::ObjectId;
-use crate::limits::BATCH_ITEMS_MAX;
+use crate::limits::{BATCH_ITEMS_MAX, REMOVE_ITEM_BYTES};
 use crate::message::LeaseId;
 use crate::object::{ObjectHeader, WriteId};
 
@@ -123,12 +123,10 @@ impl Get {
     }
 }
 
-/// How a GET ended.
+/// Why a GET brings no object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum GetStatus {
-    /// The payload is the object.
-    Found = 0,
     /// There is no such object.
     Missing = 1,
     /// The object has another length than the reader has room for.
@@ -142,16 +140,19 @@ pub enum GetStatus {
 pub enum GetAnswer {
     /// The object follows as the payload.
     Found(ObjectHeader),
-    /// No payload follows; never `Found`.
+    /// No payload follows.
     Absent(GetStatus),
 }
 
 impl GetAnswer {
+    /// The status byte of an answer with an object; those without have a [`GetStatus`].
+    const FOUND: u8 = 0;
+
     /// Appends the body.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Found(header) => {
-                Writer::new(out).u8(GetStatus::Found as u8);
+                Writer::new(out).u8(Self::FOUND);
                 header.encode(out);
             }
             Self::Absent(status) => Writer::new(out).u8(*status as u8),
@@ -165,7 +166,7 @@ impl GetAnswer {
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let answer = match reader.u8("get status")? {
-            0 => Self::Found(ObjectHeader::read(&mut reader)?),
+            Self::FOUND => Self::Found(ObjectHeader::read(&mut reader)?),
             1 => Self::Absent(GetStatus::Missing),
             2 => Self::Absent(GetStatus::Length),
             3 => Self::Absent(GetStatus::LeaseOver),
@@ -198,8 +199,6 @@ pub struct Remove {
 }
 
 impl Remove {
-    const ITEM_BYTES: usize = 25;
-
     /// Appends the body.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut writer = Writer::new(out);
@@ -217,7 +216,7 @@ impl Remove {
     /// See [`DecodeError`].
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
-        let count = reader.count("remove count", BATCH_ITEMS_MAX, Self::ITEM_BYTES)?;
+        let count = reader.count("remove count", BATCH_ITEMS_MAX, REMOVE_ITEM_BYTES as usize)?;
         let mut items = Vec::with_capacity(count);
         for _ in 0..count {
             let id = ObjectId(reader.array("object id")?);

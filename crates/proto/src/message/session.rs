@@ -22,7 +22,7 @@ pub struct Hello {
     pub features: Features,
     /// The client's process start.
     pub incarnation: Incarnation,
-    /// Names the client in the node's log, at most [`TEXT_BYTES_MAX`] bytes.
+    /// Names the client in the node's log; its end is cut at [`TEXT_BYTES_MAX`] bytes.
     pub name: String,
 }
 
@@ -34,7 +34,7 @@ impl Hello {
         writer.u16(self.version_max);
         writer.u64(self.features.0);
         writer.u128(self.incarnation.0);
-        writer.framed(self.name.as_bytes());
+        writer.text(&self.name, TEXT_BYTES_MAX);
     }
 
     /// Reads the body.
@@ -48,7 +48,7 @@ impl Hello {
             version_max: reader.u16("hello version_max")?,
             features: Features(reader.u64("hello features")?),
             incarnation: Incarnation(reader.u128("hello incarnation")?),
-            name: text(&mut reader, "hello name")?,
+            name: reader.text("hello name", TEXT_BYTES_MAX)?,
         };
         reader.finish()?;
         Ok(hello)
@@ -169,7 +169,7 @@ impl Refusal {
 pub struct Refused {
     /// Why.
     pub reason: Refusal,
-    /// The same for people, with what to do; at most [`TEXT_BYTES_MAX`] bytes.
+    /// The same for people, with what to do; its end is cut at [`TEXT_BYTES_MAX`] bytes.
     pub message: String,
 }
 
@@ -178,7 +178,7 @@ impl Refused {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut writer = Writer::new(out);
         writer.u16(self.reason as u16);
-        writer.framed(self.message.as_bytes());
+        writer.text(&self.message, TEXT_BYTES_MAX);
     }
 
     /// Reads the body.
@@ -188,20 +188,8 @@ impl Refused {
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
         let reason = Refusal::from_number(reader.u16("refusal")?)?;
-        let message = text(&mut reader, "refusal message")?;
+        let message = reader.text("refusal message", TEXT_BYTES_MAX)?;
         reader.finish()?;
         Ok(Self { reason, message })
-    }
-}
-
-/// A framed text of at most [`TEXT_BYTES_MAX`] bytes of UTF-8.
-pub(super) fn text(reader: &mut Reader<'_>, field: &'static str) -> Result<String, DecodeError> {
-    let bytes = reader.framed(field, TEXT_BYTES_MAX)?;
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Ok(text.to_owned()),
-        Err(error) => {
-            let got = bytes.get(error.valid_up_to()).copied().map_or(0, u64::from);
-            Err(DecodeError::Invalid { field, got })
-        }
     }
 }

@@ -3,10 +3,7 @@
 //! Names travel with their numbers, so that an older tool shows the counters of a newer node.
 
 use crate::codec::{DecodeError, Reader, Writer};
-use crate::message::session::text;
-
-/// Most entries of one answer.
-const ENTRIES_MAX: u32 = 1_024;
+use crate::limits::{STAT_ENTRIES_MAX, STAT_ITEM_BYTES, STAT_NAME_BYTES_MAX};
 
 /// Asks for the node's counters; the body is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +26,8 @@ impl Stat {
 /// One counter or gauge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatEntry {
-    /// Its name in snake case, unit last, such as `leased_bytes`.
+    /// Its name in snake case, unit last, such as `leased_bytes`; at most
+    /// [`STAT_NAME_BYTES_MAX`] bytes.
     pub name: String,
     /// Its value now.
     pub value: u64,
@@ -38,7 +36,7 @@ pub struct StatEntry {
 /// Answers a STAT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatAnswer {
-    /// In the order in which people should read them.
+    /// In the order in which people should read them, at most [`STAT_ENTRIES_MAX`].
     pub entries: Vec<StatEntry>,
 }
 
@@ -48,7 +46,7 @@ impl StatAnswer {
         let mut writer = Writer::new(out);
         writer.count(self.entries.len());
         for entry in &self.entries {
-            writer.framed(entry.name.as_bytes());
+            writer.text(&entry.name, STAT_NAME_BYTES_MAX);
             writer.u64(entry.value);
         }
     }
@@ -59,10 +57,10 @@ impl StatAnswer {
     /// See [`DecodeError`].
     pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
-        let count = reader.count("entry count", ENTRIES_MAX, 12)?;
+        let count = reader.count("entry count", STAT_ENTRIES_MAX, STAT_ITEM_BYTES as usize)?;
         let mut entries = Vec::with_capacity(count);
         for _ in 0..count {
-            let name = text(&mut reader, "entry name")?;
+            let name = reader.text("entry name", STAT_NAME_BYTES_MAX)?;
             entries.push(StatEntry {
                 name,
                 value: reader.u64("entry value")?,
