@@ -193,7 +193,7 @@ fn show_bytes(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units
         .iter()
-        .find(|(shift, _)| bytes >> shift > 0 && bytes % (1 << shift) == 0);
+        .find(|(shift, _)| bytes >> shift > 0 && bytes.is_multiple_of(1 << shift));
     match unit {
         Some((shift, name)) => format!("{}{name}", bytes >> shift),
         None => bytes.to_string(),

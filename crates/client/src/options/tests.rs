@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{IoMode, NodeOption, OnLoadFailure, OptionError, Options, TABLE, markdown};
 
-fn refusal(value: serde_json::Value) -> String {
+fn refusal(value: &serde_json::Value) -> String {
     Options::parse(&value)
         .expect_err("it must be refused")
         .to_string()
@@ -26,7 +26,7 @@ fn empty_options_are_the_documented_defaults() {
 #[test]
 fn every_documented_key_is_read() {
     for row in TABLE {
-        let error = refusal(json!({ row.key: { "no": "option has this type" } }));
+        let error = refusal(&json!({ row.key: { "no": "option has this type" } }));
         assert!(error.contains(row.key), "{error}");
         assert!(error.contains(&row.kind.describe()), "{error}");
     }
@@ -62,11 +62,11 @@ fn values_are_read_as_written() {
 #[test]
 fn unknown_key_names_the_nearest_one() {
     assert_eq!(
-        refusal(json!({ "node": [] })),
+        refusal(&json!({ "node": [] })),
         "unknown option \"node\" in kv_connector_extra_config; did you mean \"nodes\"?"
     );
-    assert!(refusal(json!({ "chunk_token": 1 })).contains("did you mean \"chunk_tokens\"?"));
-    let far = refusal(json!({ "qqq": 1 }));
+    assert!(refusal(&json!({ "chunk_token": 1 })).contains("did you mean \"chunk_tokens\"?"));
+    let far = refusal(&json!({ "qqq": 1 }));
     assert!(far.contains("the options are: nodes, tenant"), "{far}");
 }
 
@@ -125,14 +125,14 @@ fn wrong_types_and_ranges_name_the_right_ones() {
         (json!([]), "must be a JSON object, got []"),
     ];
     for (value, expected) in cases {
-        let error = refusal(value.clone());
+        let error = refusal(&value);
         assert!(error.contains(expected), "{value}: {error}");
     }
 }
 
 #[test]
 fn long_wrong_value_is_shortened_in_the_message() {
-    let error = refusal(json!({ "load": "x".repeat(5000) }));
+    let error = refusal(&json!({ "load": "x".repeat(5000) }));
     assert!(error.len() < 200, "{error}");
 }
 
