@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{IoMode, NodeOption, OnLoadFailure, OptionError, Options, TABLE, markdown};
 
 fn refusal(value: &serde_json::Value) -> String {
-    Options::parse(&value)
+    Options::parse(value)
         .expect_err("it must be refused")
         .to_string()
 }
