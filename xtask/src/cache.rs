@@ -1,7 +1,7 @@
 //! The cache folder: environments, wheels, models, stamps and logs, all outside the tree.
 //!
-//! `TESSERA_CACHE` names it, else `~/.cache/tessera`. Whoever changes it holds its lock alone; whoever
-//! uses it (a test run, a demo) shares the lock, so that no run sees its environment change.
+//! `TESSERA_CACHE` names it, else `~/.cache/tessera`. Whoever changes it holds its lock alone;
+//! whoever uses it (a test run, a demo) shares the lock, so that no environment changes in a run.
 
 use std::env;
 use std::fs::{self, File, TryLockError};

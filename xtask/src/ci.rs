@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: all that must hold before a change is accepted, in order of cost.
 //!
-//! Every stage runs even when an earlier one failed, so that one run shows all there is to mend. The
-//! last line counts the tests; each other stage that failed counts as one failure.
+//! Every stage runs even when an earlier one failed, so that one run shows all there is to mend.
+//! The last line counts the tests; each other stage that failed counts as one failure.
 
 use std::process::{Command, ExitCode};
 
@@ -57,6 +57,8 @@ pub(crate) fn command(project: &Project) -> Result<ExitCode> {
 fn rust_checks(project: &Project, stages: &mut Stages) {
     let cargo = |arguments: &[&str]| project.cargo(arguments);
     stages.run(project, "fmt", cargo(&["fmt", "--all", "--", "--check"]));
+    let fuzz = ["fmt", "--manifest-path", fuzz::MANIFEST, "--check"];
+    stages.run(project, "fmt-fuzz", cargo(&fuzz));
     let clippy = [
         "clippy",
         "--workspace",
@@ -79,6 +81,16 @@ fn rust_checks(project: &Project, stages: &mut Stages) {
             "tidy",
         ]),
     );
+    let fuzz = [
+        "clippy",
+        "--locked",
+        "--manifest-path",
+        fuzz::MANIFEST,
+        "--",
+        "-D",
+        "warnings",
+    ];
+    stages.run(project, "clippy-fuzz", cargo(&fuzz));
     if project.has_cargo_command("deny") {
         let deny = ["deny", "--offline", "check", "bans", "licenses", "sources"];
         stages.run(project, "deny", cargo(&deny));

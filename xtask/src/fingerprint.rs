@@ -21,7 +21,7 @@ const LEFTOVERS: [&str; 6] = [
     ".ruff_cache",
 ];
 
-/// The hash of everything fed so far. Fields are framed by their length, so they never run together.
+/// The hash of everything fed so far. Fields are framed by their length: they never run together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fingerprint(u64);
 

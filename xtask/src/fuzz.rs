@@ -7,6 +7,9 @@ use clap::Args;
 
 use crate::project::Project;
 
+/// Where the fuzzer's own workspace is.
+pub(crate) const MANIFEST: &str = "fuzz/Cargo.toml";
+
 /// Flags of `cargo xtask fuzz`.
 #[derive(Args)]
 pub(crate) struct FuzzArguments {
@@ -27,9 +30,9 @@ pub(crate) fn command(project: &Project, arguments: &FuzzArguments) -> Result<Ex
     })
 }
 
-/// The fuzzer, to run for `seconds`.
+/// The fuzzer, to run for `seconds`. It is a workspace of its own, built with coverage flags.
 pub(crate) fn program(project: &Project, seconds: u64) -> Command {
-    let mut fuzz = project.cargo(&["run", "--profile", "bench-dev", "--package", "tessera-sim"]);
-    fuzz.args(["--bin", "fuzz", "--", "--seconds", &seconds.to_string()]);
+    let mut fuzz = project.cargo(&["run", "--quiet", "--manifest-path", MANIFEST]);
+    fuzz.args(["--", "--seconds", &seconds.to_string()]);
     fuzz
 }

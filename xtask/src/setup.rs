@@ -1,8 +1,8 @@
 //! `cargo xtask setup`, and what the other commands call first: makes whatever is out of date.
 //!
-//! Each step has a fingerprint of its inputs; a step whose stamp carries that fingerprint, and whose
-//! product exists, is skipped. The cache is changed only under its lock held alone, and used under the
-//! lock shared, which [`Ready`] keeps for as long as the caller runs.
+//! Each step has a fingerprint of its inputs; a step whose stamp carries that fingerprint, and
+//! whose products exist, is skipped. The cache is changed only under its lock held alone, and used
+//! under the lock shared, which [`Ready`] keeps for as long as the caller runs.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -154,8 +154,8 @@ mod tests {
 
     #[test]
     fn nextest_counts_time_outs_as_failures_and_ignores_parentheses() {
-        let output = "  PASS [ 0.1s] a\n     Summary [   1.003s] 10 tests run: \
-                      7 passed (1 slow, 1 flaky), 1 failed, 2 timed out, 3 skipped\nerror: failed\n";
+        let output = "  PASS [ 0.1s] a\n     Summary [   1.003s] 10 tests run: 7 passed \
+                      (1 slow, 1 flaky), 1 failed, 2 timed out, 3 skipped\nerror: failed\n";
         assert_eq!(Tally::read(Runner::Nextest, output, false), tally(7, 3, 3));
     }
 
