@@ -1,0 +1,28 @@
+//! What may happen to a request's loads and saves, as pure state machines.
+//!
+//! Holds: the shape of an engine's cache ([`Shape`]), the one function that says which objects a
+//! boundary needs ([`plan`]), the plan of a step as it travels from the scheduler to its workers
+//! ([`StepPlan`]), and the two machines [`SchedulerRoot`] and [`WorkerRoot`]. May import: proto.
+//! Never sees: a clock, async, a channel, a lock, a socket, a thread, `unsafe`.
+//!
+//! # How to drive a machine
+//! A root owns all of its state and takes `&mut self`. One mutation (`handle_*`, or one of the
+//! engine's hooks), then drain `poll_command` until it is empty, then the next mutation. Time comes
+//! in as `now`; `poll_timeout` says when `handle_timeout` is due. A duplicate, late or unknown
+//! completion is an expected event that changes nothing but a counter. Every collection is bounded
+//! by a named limit. `check_invariants` panics with a message if the machine is broken; tests call
+//! it after each step.
+#![forbid(unsafe_code)]
+
+mod ids;
+mod metadata;
+pub mod plan;
+pub mod scheduler;
+mod shape;
+pub mod worker;
+
+pub use ids::{Attempt, LoadId, LookupId, RequestKey, SaveId};
+pub use metadata::{ChunkHash, LoadOrder, PlanError, SaveOrder, StepPlan};
+pub use scheduler::{SchedulerConfig, SchedulerRoot};
+pub use shape::{Axes, Axis, GroupKind, GroupSpec, LayoutClass, LoadMode, Rank, Shape, ShapeError};
+pub use worker::{WorkerConfig, WorkerRoot};

@@ -1,0 +1,548 @@
+//! The worker's machine: its state, its events and commands.
+//!
+//! Called by the client's worker driver, one mutation at a time (see the crate's documentation).
+//! Invariants: each load is reported exactly once, after its last part has come back and the fence
+//! behind it is complete, whatever failed before; a plan is executed once; a part is issued once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tessera_proto::{Instant, KeyDigest, LeaseId};
+
+use crate::ids::{LoadId, SaveId};
+use crate::metadata::{LoadOrder, SaveOrder, StepPlan};
+use crate::plan::{self, Destination, Shards};
+use crate::shape::LayoutClass;
+use crate::worker::config::{LoadFailure, SaveOutcome, WorkerConfig, WorkerCounters};
+use crate::worker::load::{Load, Stage};
+
+/// Which fence of a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// All earlier work of the owning device on the memory is over.
+    Before,
+    /// What was written is visible to all later work of that device.
+    After,
+}
+
+/// Fetch one object into blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// The load.
+    pub load: LoadId,
+    /// The part of it.
+    pub part: u32,
+    /// The group, for its layout.
+    pub group: usize,
+    /// The object.
+    pub key: KeyDigest,
+    /// The lease that holds it.
+    pub lease: Option<LeaseId>,
+    /// Where each of its blocks goes, in payload order.
+    pub destinations: Vec<Destination>,
+    /// When the load is over for the request.
+    pub deadline: Instant,
+}
+
+/// Copy one object out of blocks, now, and store the copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Save {
+    /// The save.
+    pub save: SaveId,
+    /// The group, for its layout.
+    pub group: usize,
+    /// The object.
+    pub key: KeyDigest,
+    /// Its blocks, in payload order.
+    pub blocks: Vec<u32>,
+}
+
+/// What the driver must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerCommand {
+    /// Fence the device for a load; answer with [`WorkerEvent::Fenced`].
+    Fence {
+        /// The load.
+        load: LoadId,
+        /// Which fence.
+        phase: Phase,
+    },
+    /// Fetch an object; answer with [`WorkerEvent::Fetched`] when nothing can write for it.
+    Fetch(Fetch),
+    /// Save an object; answer with [`WorkerEvent::Saved`].
+    Save(Save),
+}
+
+/// What the driver reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerEvent {
+    /// A fence is complete.
+    Fenced {
+        /// The load.
+        load: LoadId,
+        /// Which fence.
+        phase: Phase,
+    },
+    /// A fetch is over: nothing writes to its blocks any more.
+    Fetched {
+        /// The load.
+        load: LoadId,
+        /// The part of it.
+        part: u32,
+        /// How it went.
+        result: Result<(), LoadFailure>,
+    },
+    /// A save is over.
+    Saved {
+        /// The save.
+        save: SaveId,
+        /// How it went.
+        outcome: SaveOutcome,
+    },
+}
+
+/// One snapshot for the engine: each request is in at most one snapshot for each of its loads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TransferResults {
+    /// Always empty: saves are copies, so that no block is ever held back for them.
+    pub finished_sending: Vec<String>,
+    /// Requests whose receive on this rank is over.
+    pub finished_recving: Vec<String>,
+    /// Those of them that failed.
+    pub failed_recving: Vec<String>,
+}
+
+/// A load that is over and waits to be collected.
+#[derive(Debug)]
+struct Settled {
+    request: String,
+    failed: bool,
+    invalid: BTreeSet<u32>,
+}
+
+/// The worker's machine.
+#[derive(Debug)]
+pub struct WorkerRoot {
+    config: WorkerConfig,
+    shards: Shards,
+    incarnation: u128,
+    last_step: u64,
+    loads: BTreeMap<LoadId, Load>,
+    /// Loads with parts to issue, served in turn.
+    turns: VecDeque<LoadId>,
+    queued: usize,
+    in_flight: usize,
+    settled: Vec<Settled>,
+    invalid: BTreeSet<u32>,
+    /// A load on the model thread failed and no block can name it.
+    unnamed_failure: Option<LoadFailure>,
+    to_save: Vec<SaveOrder>,
+    saves: BTreeSet<SaveId>,
+    next_save: u64,
+    commands: VecDeque<WorkerCommand>,
+    closed: bool,
+    counters: WorkerCounters,
+}
+
+impl WorkerRoot {
+    /// An idle machine.
+    #[must_use]
+    pub fn new(config: WorkerConfig) -> Self {
+        Self {
+            shards: Shards::new(&config.shape),
+            config,
+            incarnation: 0,
+            last_step: 0,
+            loads: BTreeMap::new(),
+            turns: VecDeque::new(),
+            queued: 0,
+            in_flight: 0,
+            settled: Vec::new(),
+            invalid: BTreeSet::new(),
+            unnamed_failure: None,
+            to_save: Vec::new(),
+            saves: BTreeSet::new(),
+            next_save: 0,
+            commands: VecDeque::new(),
+            closed: false,
+            counters: WorkerCounters::default(),
+        }
+    }
+
+    /// The next thing to do, or `None` when the machine waits.
+    pub fn poll_command(&mut self) -> Option<WorkerCommand> {
+        self.commands.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let waiting = self.loads.values().filter(|load| load.failure.is_none());
+        waiting.map(|load| load.deadline).min()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> WorkerCounters {
+        self.counters
+    }
+
+    /// Whether nothing is under way: no load, no save.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.loads.is_empty() && self.saves.is_empty()
+    }
+
+    /// Whether a load under way has this request's name.
+    #[must_use]
+    pub fn is_loading(&self, request: &str) -> bool {
+        self.loads.values().any(|load| load.request == request)
+    }
+
+    /// Takes the scheduler's plan at the start of a step. A plan that was taken before changes
+    /// nothing.
+    pub fn begin_step(&mut self, now: Instant, plan: &StepPlan) {
+        if plan.incarnation != self.incarnation {
+            self.replace_scheduler(plan.incarnation);
+        } else if plan.step <= self.last_step {
+            self.counters.repeated_plans += 1;
+            return;
+        }
+        self.last_step = plan.step;
+        for order in &plan.loads {
+            self.start(now, order);
+        }
+        for load in &plan.cancels {
+            self.cancel(*load);
+        }
+        self.to_save.extend_from_slice(&plan.saves);
+        self.pump();
+    }
+
+    /// The step's computation is over: hands out what is to be copied before the next begins.
+    pub fn end_step(&mut self) {
+        for order in std::mem::take(&mut self.to_save) {
+            self.save(&order);
+        }
+    }
+
+    /// Takes what the driver reports.
+    pub fn handle_event(&mut self, event: WorkerEvent) {
+        match event {
+            WorkerEvent::Fenced { load, phase } => self.fenced(load, phase),
+            WorkerEvent::Fetched { load, part, result } => self.fetched(load, part, result),
+            WorkerEvent::Saved { save, outcome } => self.saved(save, outcome),
+        }
+        self.pump();
+    }
+
+    /// Fails loads whose deadline has come. Their memory stays claimed until their parts are over.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let due = |load: &Load| load.failure.is_none() && load.deadline <= now;
+        let due: Vec<LoadId> = self
+            .loads
+            .iter()
+            .filter_map(|(id, load)| due(load).then_some(*id))
+            .collect();
+        for id in due {
+            self.fail(id, LoadFailure::Deadline);
+        }
+        self.pump();
+    }
+
+    /// Calls off the loads of a request whose blocks are about to be overwritten. The caller waits
+    /// until [`is_loading`](Self::is_loading) is false.
+    pub fn preempt(&mut self, request: &str) {
+        let named = |(id, load): (&LoadId, &Load)| (load.request == request).then_some(*id);
+        let ids: Vec<LoadId> = self.loads.iter().filter_map(named).collect();
+        for id in ids {
+            self.cancel(id);
+        }
+        self.pump();
+    }
+
+    /// Issues nothing more. What is under way ends, and is reported, as ever.
+    pub fn close(&mut self) {
+        self.closed = true;
+        self.to_save.clear();
+        let ids: Vec<LoadId> = self.loads.keys().copied().collect();
+        for id in ids {
+            let waiting = self
+                .loads
+                .get(&id)
+                .is_some_and(|load| !load.ready.is_empty());
+            if waiting {
+                self.fail(id, LoadFailure::QueueClosed);
+            }
+        }
+        self.pump();
+    }
+
+    /// The loads that are over and were not collected before.
+    pub fn take_results(&mut self) -> TransferResults {
+        let mut results = TransferResults::default();
+        for settled in std::mem::take(&mut self.settled) {
+            if settled.failed && settled.invalid.is_empty() {
+                results.failed_recving.push(settled.request.clone());
+            }
+            results.finished_recving.push(settled.request);
+            self.invalid.extend(settled.invalid);
+        }
+        results
+    }
+
+    /// Blocks without valid content, of loads that are over and collected or not parked. Not given
+    /// twice.
+    pub fn take_invalid_blocks(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.invalid).into_iter().collect()
+    }
+
+    /// A failure on the model thread that no block can name: the step must not go on.
+    pub fn take_unnamed_failure(&mut self) -> Option<LoadFailure> {
+        self.unnamed_failure.take()
+    }
+
+    /// Whoever made the plans is gone: its loads end unreported.
+    fn replace_scheduler(&mut self, incarnation: u128) {
+        self.incarnation = incarnation;
+        self.settled.clear();
+        self.to_save.clear();
+        let ids: Vec<LoadId> = self.loads.keys().copied().collect();
+        for id in ids {
+            if let Some(load) = self.loads.get_mut(&id) {
+                load.reported = false;
+            }
+            self.cancel(id);
+        }
+    }
+
+    fn start(&mut self, now: Instant, order: &LoadOrder) {
+        if self.loads.contains_key(&order.load) {
+            self.counters.late_completions += 1;
+            return;
+        }
+        let WorkerConfig {
+            namespace,
+            shape,
+            rank,
+            limits,
+        } = &self.config;
+        let mut load = Load::new(order, shape, &self.shards, *rank, namespace, now);
+        if self.closed {
+            load.fail(LoadFailure::QueueClosed);
+        } else if self.queued + load.ready.len() > limits.queued {
+            load.fail(LoadFailure::QueueFull);
+        }
+        self.queued += load.ready.len();
+        self.counters.loads += 1;
+        self.loads.insert(order.load, load);
+        self.commands.push_back(WorkerCommand::Fence {
+            load: order.load,
+            phase: Phase::Before,
+        });
+    }
+
+    fn fail(&mut self, id: LoadId, failure: LoadFailure) {
+        if let Some(load) = self.loads.get_mut(&id) {
+            self.queued -= load.ready.len();
+            load.fail(failure);
+            self.settle_if_drained(id);
+        }
+    }
+
+    /// Fetches nothing more for a load. It has failed only if something was left to fetch.
+    fn cancel(&mut self, id: LoadId) {
+        let left = self
+            .loads
+            .get(&id)
+            .is_some_and(|load| !load.ready.is_empty());
+        if left {
+            self.fail(id, LoadFailure::Cancelled);
+        }
+    }
+
+    fn fenced(&mut self, id: LoadId, phase: Phase) {
+        let stage = self.loads.get(&id).map(|load| load.stage);
+        match (stage, phase) {
+            (Some(Stage::FencingBefore), Phase::Before) => {
+                if let Some(load) = self.loads.get_mut(&id) {
+                    load.stage = Stage::Moving;
+                }
+                self.turns.push_back(id);
+                self.settle_if_drained(id);
+            }
+            (Some(Stage::FencingAfter), Phase::After) => self.settle(id),
+            _ => self.counters.late_completions += 1,
+        }
+    }
+
+    fn fetched(&mut self, id: LoadId, part: u32, result: Result<(), LoadFailure>) {
+        let Some(load) = self.loads.get_mut(&id) else {
+            self.counters.late_completions += 1;
+            return;
+        };
+        let queued = load.ready.len();
+        if !load.part_over(part, result) {
+            self.counters.late_completions += 1;
+            return;
+        }
+        self.queued -= queued - load.ready.len();
+        self.in_flight -= 1;
+        self.counters.objects_loaded += u64::from(result.is_ok());
+        self.settle_if_drained(id);
+    }
+
+    /// Issues parts while there is room, one load after the other.
+    fn pump(&mut self) {
+        while self.in_flight < self.config.limits.in_flight {
+            let Some(id) = self.turns.pop_front() else {
+                return;
+            };
+            let Some(load) = self.loads.get_mut(&id) else {
+                continue;
+            };
+            let Some(part) = load.ready.pop_front() else {
+                continue;
+            };
+            self.queued -= 1;
+            self.in_flight += 1;
+            self.commands.push_back(WorkerCommand::Fetch(Fetch {
+                load: id,
+                part: part.number,
+                group: part.group,
+                key: part.key,
+                lease: part.lease,
+                destinations: part.destinations.clone(),
+                deadline: load.deadline,
+            }));
+            load.in_flight.insert(part.number, part);
+            self.turns.push_back(id);
+        }
+    }
+
+    fn settle_if_drained(&mut self, id: LoadId) {
+        let Some(load) = self.loads.get_mut(&id) else {
+            return;
+        };
+        if load.stage == Stage::Moving && load.drained() {
+            load.stage = Stage::FencingAfter;
+            self.turns.retain(|turn| *turn != id);
+            self.commands.push_back(WorkerCommand::Fence {
+                load: id,
+                phase: Phase::After,
+            });
+        }
+    }
+
+    /// The last write is visible: the one outcome of the load.
+    fn settle(&mut self, id: LoadId) {
+        let Some(load) = self.loads.remove(&id) else {
+            return;
+        };
+        match load.failure {
+            None => self.counters.loads_succeeded += 1,
+            Some(failure) => {
+                let kind = LoadFailure::ALL.iter().position(|kind| *kind == failure);
+                self.counters.loads_failed[kind.unwrap_or_default()] += 1;
+            }
+        }
+        if !load.reported {
+            return;
+        }
+        if load.parked {
+            self.settled.push(Settled {
+                request: load.request,
+                failed: load.failure.is_some(),
+                invalid: load.invalid,
+            });
+            return;
+        }
+        if load.invalid.is_empty() {
+            self.unnamed_failure = self.unnamed_failure.or(load.failure);
+        }
+        self.invalid.extend(load.invalid);
+    }
+
+    fn save(&mut self, order: &SaveOrder) {
+        let WorkerConfig {
+            namespace,
+            shape,
+            rank,
+            limits,
+        } = &self.config;
+        let group = usize::try_from(order.group).unwrap_or(usize::MAX);
+        let hash = order.hash.block_hash();
+        let (true, Some(hash)) = (group < shape.groups().len(), hash) else {
+            self.counters.saves_skipped += 1;
+            return;
+        };
+        let position = self.shards.position(shape, group, *rank);
+        if !position.is_some_and(|(_, saves)| saves) {
+            return;
+        }
+        if self.saves.len() >= limits.saves {
+            self.counters.saves_skipped += 1;
+            return;
+        }
+        let at = plan::coordinates(shape, group, *rank);
+        let key = plan::key(namespace, group, at, &hash);
+        self.next_save += 1;
+        let save = SaveId(self.next_save);
+        self.saves.insert(save);
+        self.counters.saves += 1;
+        self.commands.push_back(WorkerCommand::Save(Save {
+            save,
+            group,
+            key,
+            blocks: order.blocks.clone(),
+        }));
+    }
+
+    fn saved(&mut self, save: SaveId, outcome: SaveOutcome) {
+        if !self.saves.remove(&save) {
+            self.counters.late_completions += 1;
+            return;
+        }
+        match outcome {
+            SaveOutcome::Stored => self.counters.saves_stored += 1,
+            SaveOutcome::Existed => self.counters.saves_existed += 1,
+            SaveOutcome::StagingFull => self.counters.saves_skipped += 1,
+            SaveOutcome::Refused => self.counters.saves_refused += 1,
+        }
+    }
+
+    /// Panics with a message if the machine is broken.
+    pub fn check_invariants(&self) {
+        let queued: usize = self.loads.values().map(|load| load.ready.len()).sum();
+        let in_flight: usize = self.loads.values().map(|load| load.in_flight.len()).sum();
+        assert_eq!(self.queued, queued, "queued parts are miscounted");
+        assert_eq!(self.in_flight, in_flight, "parts in flight are miscounted");
+        assert!(queued <= self.config.limits.queued);
+        assert!(in_flight <= self.config.limits.in_flight);
+        assert!(self.saves.len() <= self.config.limits.saves);
+        for (id, load) in &self.loads {
+            match load.stage {
+                Stage::FencingBefore => assert!(load.in_flight.is_empty(), "{id:?} moves unfenced"),
+                Stage::Moving => assert!(!load.drained(), "{id:?} is drained and not fenced"),
+                Stage::FencingAfter => assert!(load.drained(), "{id:?} moves while it is fenced"),
+            }
+            let turn = self.turns.iter().filter(|turn| *turn == id).count();
+            let waits = load.stage == Stage::Moving && !load.ready.is_empty();
+            assert!(
+                turn <= 1 && (!waits || turn == 1),
+                "{id:?} has {turn} turns"
+            );
+            if load.class == LayoutClass::Request {
+                assert!(
+                    load.invalid.is_empty(),
+                    "{id:?} names blocks of a request-level layout"
+                );
+            }
+        }
+        let idle = self.in_flight < self.config.limits.in_flight;
+        let waits = self
+            .loads
+            .values()
+            .any(|load| load.stage == Stage::Moving && !load.ready.is_empty());
+        assert!(!(idle && waits), "a part waits although there is room");
+    }
+}
