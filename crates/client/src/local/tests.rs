@@ -1,0 +1,167 @@
+//! The local node with a program in its place that holds the lock and writes down its life.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+
+const FAST: Pace = Pace {
+    look: Duration::from_millis(5),
+    restart_first: Duration::from_millis(20),
+    restart_max: Duration::from_millis(200),
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A folder with a program that stands for `tessera`: it locks, writes its pid, and stays.
+struct Stage {
+    folder: TempDir,
+    options: Options,
+}
+
+impl Stage {
+    fn new(life: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let run = folder.path().join("run");
+        let options = json!({ "local_dir": run.to_str().unwrap(), "local_ram": "64MiB" });
+        let options = Options::parse(&options).unwrap();
+        let pids = folder.path().join("pids");
+        let script = format!(
+            "#!/bin/sh\necho \"$@\" > {args}\nexec 9>>\"$9\"\nflock -n 9 || exit 3\n\
+             echo $$ >> {pids}\n{life}\n",
+            args = folder.path().join("args").display(),
+            pids = pids.display()
+        );
+        let binary = folder.path().join("tessera");
+        fs::write(&binary, script).unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder, options }
+    }
+
+    fn keep_alive(&self) -> LocalNode {
+        let binary = self.folder.path().join("tessera");
+        LocalNode::keep_alive_at(&binary, &self.options, FAST).unwrap()
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        let text = fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Waits until so many nodes were started.
+    fn wait_for_starts(&self, count: usize) -> Vec<i32> {
+        let end = Instant::now() + LIMIT;
+        while self.pids().len() < count {
+            assert!(
+                Instant::now() < end,
+                "{} of {count} starts",
+                self.pids().len()
+            );
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.pids()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for pid in self.pids() {
+            kill(pid);
+        }
+    }
+}
+
+fn kill(pid: i32) {
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+}
+
+#[test]
+fn node_is_started_with_its_socket_lock_and_limits_and_outlives_the_engine() {
+    let stage = Stage::new("exec sleep 600");
+    let node = stage.keep_alive();
+    let pid = stage.wait_for_starts(1)[0];
+    let args = fs::read_to_string(stage.folder.path().join("args")).unwrap();
+    let run = stage.folder.path().join("run");
+    let run = run.display();
+    assert_eq!(
+        args.trim(),
+        format!(
+            "node --listen unix:{run}/node-v{PROTOCOL_VERSION}.sock --ram 67108864B \
+             --idle-exit 3600s --lock {run}/node-v{PROTOCOL_VERSION}.lock"
+        )
+    );
+    drop(node);
+    assert!(
+        Path::new(&format!("/proc/{pid}")).exists(),
+        "the node ended with the engine"
+    );
+}
+
+#[test]
+fn killed_node_is_started_again() {
+    let stage = Stage::new("exec sleep 600");
+    let _node = stage.keep_alive();
+    kill(stage.wait_for_starts(1)[0]);
+    stage.wait_for_starts(2);
+}
+
+#[test]
+fn engines_share_one_node_and_the_survivor_replaces_it() {
+    let stage = Stage::new("exec sleep 600");
+    let first = stage.keep_alive();
+    let pid = stage.wait_for_starts(1)[0];
+    let second = stage.keep_alive();
+    let third = stage.keep_alive();
+    drop(first);
+    drop(second);
+    assert_eq!(stage.pids(), [pid]);
+    kill(pid);
+    stage.wait_for_starts(2);
+    drop(third);
+}
+
+#[test]
+fn node_that_does_not_stay_is_started_at_growing_intervals() {
+    let stage = Stage::new("exit 1");
+    let begin = Instant::now();
+    let _node = stage.keep_alive();
+    stage.wait_for_starts(5);
+    // 20 + 40 + 80 + 160 ms lie between five starts.
+    assert!(
+        begin.elapsed() >= Duration::from_millis(290),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+#[test]
+fn waiting_for_a_node_that_never_listens_ends() {
+    let stage = Stage::new("exec sleep 600");
+    let node = stage.keep_alive();
+    assert!(!node.wait_until_ready(Duration::from_millis(30)));
+}
+
+#[test]
+fn unsafe_places_are_refused_with_the_way_out() {
+    let folder = TempDir::new().unwrap();
+    let at = |dir: &Path| {
+        Place::prepare(dir.to_str().unwrap())
+            .expect_err("it must be refused")
+            .to_string()
+    };
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(at(folder.path()).contains("belongs to another user"));
+    assert!(at(&folder.path().join("x".repeat(100))).contains("shorter folder"));
+    fs::write(folder.path().join("file"), b"").unwrap();
+    assert!(at(&folder.path().join("file")).contains("local_dir"));
+    let missing = LocalNode::keep_alive(&folder.path().join("none"), &Options::default());
+    assert!(
+        missing
+            .unwrap_err()
+            .to_string()
+            .contains("reinstall tessera-kv")
+    );
+}
