@@ -1,0 +1,123 @@
+//! What a store may use: memory, object size, leases.
+//!
+//! Called by whoever starts a store. Every bound of the store is stated here or in
+//! `tessera_proto::limits`; [`StoreConfig::check`] is the only place that relates them.
+
+use std::io;
+
+use tessera_proto::limits::{LEASE_MS_MAX, OBJECT_BYTES_MAX};
+use thiserror::Error;
+
+use crate::geometry::{Geometry, PAGE_BYTES};
+
+/// What a RAM store may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreConfig {
+    /// Bytes of the arena: payloads, their headers and what rounding loses. Rounded down to
+    /// whole pages of 4 KiB.
+    pub capacity_bytes: u64,
+    /// Largest payload that is taken, bytes; at most `OBJECT_BYTES_MAX`.
+    pub max_object_bytes: u64,
+    /// Bounds on leases.
+    pub leases: LeaseLimits,
+    /// Threads that fault the arena in at start.
+    pub fault_threads: usize,
+}
+
+/// Bounds on leases. A lease takes memory out of eviction's reach, so each is a bound on how much
+/// of the store can stop being a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseLimits {
+    /// Longest lease, nanoseconds; a longer wish is shortened to it.
+    pub ttl_ns_max: u64,
+    /// Most payload bytes under any lease, each object counted once.
+    pub store_bytes_max: u64,
+    /// Most payload bytes under the leases of one owner, counted once for each lease.
+    pub owner_bytes_max: u64,
+    /// Most leases of one owner.
+    pub owner_leases_max: usize,
+}
+
+impl StoreConfig {
+    /// The usual configuration of a store of `capacity_bytes`: objects up to a quarter of it, half
+    /// of it under lease, two threads to fault it in.
+    #[must_use]
+    pub fn with_capacity(capacity_bytes: u64) -> Self {
+        Self {
+            capacity_bytes,
+            max_object_bytes: OBJECT_BYTES_MAX.min(capacity_bytes / 4),
+            leases: LeaseLimits {
+                ttl_ns_max: u64::from(LEASE_MS_MAX) * 1_000_000,
+                store_bytes_max: capacity_bytes / 2,
+                owner_bytes_max: capacity_bytes / 2,
+                owner_leases_max: 4_096,
+            },
+            fault_threads: 2,
+        }
+    }
+
+    /// The geometry of the arena that this configuration asks for.
+    pub(crate) fn check(&self) -> Result<Geometry, StoreError> {
+        if self.capacity_bytes < PAGE_BYTES {
+            return Err(StoreError::CapacityTooSmall {
+                got: self.capacity_bytes,
+                least: PAGE_BYTES,
+            });
+        }
+        if usize::try_from(self.capacity_bytes).is_err()
+            || self.capacity_bytes > Geometry::CAPACITY_BYTES_MAX
+        {
+            return Err(StoreError::CapacityTooLarge {
+                got: self.capacity_bytes,
+                most: Geometry::CAPACITY_BYTES_MAX,
+            });
+        }
+        let geometry = Geometry::of_capacity(self.capacity_bytes);
+        let most = OBJECT_BYTES_MAX.min(geometry.largest_object_bytes());
+        if self.max_object_bytes == 0 || self.max_object_bytes > most {
+            return Err(StoreError::ObjectLimit {
+                got: self.max_object_bytes,
+                most,
+            });
+        }
+        Ok(geometry)
+    }
+}
+
+/// Why a store did not start.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The capacity holds nothing: give at least `least` bytes.
+    #[error("capacity of {got} bytes holds nothing; give at least {least}")]
+    CapacityTooSmall {
+        /// What was configured.
+        got: u64,
+        /// What is needed.
+        least: u64,
+    },
+    /// The capacity is beyond what the store can address: give at most `most` bytes.
+    #[error("capacity of {got} bytes is more than a store can address; give at most {most}")]
+    CapacityTooLarge {
+        /// What was configured.
+        got: u64,
+        /// What can be addressed.
+        most: u64,
+    },
+    /// The object limit is zero, or an object of that size fits neither the capacity nor the
+    /// protocol: give 1 to `most` bytes, or more capacity.
+    #[error("largest object of {got} bytes cannot be kept; give 1 to {most}, or more capacity")]
+    ObjectLimit {
+        /// What was configured.
+        got: u64,
+        /// What fits.
+        most: u64,
+    },
+    /// The system did not give the memory: give less capacity, or free memory on this machine.
+    #[error("no memory for an arena of {capacity_bytes} bytes ({source}); configure less")]
+    Memory {
+        /// What was asked for.
+        capacity_bytes: u64,
+        /// What the system said.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,168 @@
+//! The order of eviction: S3-FIFO over the stored objects, by bytes.
+//!
+//! Called under the space lock. New objects enter a small queue on probation; when its turn comes,
+//! an object that was read moves to the main queue and another leaves. An object that comes back
+//! soon after it left goes straight to the main queue, where each read buys one more round, up to
+//! three. Reads take no lock: they only count touches in the object's own word.
+//!
+//! Invariant: an object in the index is in the small queue, in the main queue, or parked because
+//! it was held when its turn came; its last holder puts a parked one back. So an eviction never
+//! walks over what is held twice.
+
+use crate::ghost::Ghost;
+use crate::slots::{SlotId, Slots};
+use crate::state::{Kind, Queue};
+
+/// The small queue is entitled to one part in this many of all queued bytes.
+const SMALL_SHARE: u64 = 10;
+
+/// One queue: new at the head, leaving at the tail.
+#[derive(Debug)]
+struct List {
+    head: SlotId,
+    tail: SlotId,
+    units: u64,
+    objects: usize,
+}
+
+/// What the next turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// This object is to leave; it is still queued.
+    Evict(SlotId),
+    /// An object got another round or was parked. Ask again.
+    Kept,
+    /// Nothing is queued.
+    Empty,
+}
+
+/// The queues.
+#[derive(Debug)]
+pub(crate) struct Fifo {
+    small: List,
+    main: List,
+    ghost: Ghost,
+}
+
+impl Fifo {
+    pub(crate) fn new() -> Self {
+        let empty = || List {
+            head: SlotId::NONE,
+            tail: SlotId::NONE,
+            units: 0,
+            objects: 0,
+        };
+        Self {
+            small: empty(),
+            main: empty(),
+            ghost: Ghost::new(),
+        }
+    }
+
+    /// Queues a new object of `units`.
+    pub(crate) fn admit(&mut self, slots: &Slots, slot: SlotId, units: u32, hash: u64) {
+        let queue = match self.ghost.take(hash) {
+            true => Queue::Main,
+            false => Queue::Small,
+        };
+        self.push(slots, slot, units, queue);
+        self.ghost.keep(self.small.objects + self.main.objects);
+    }
+
+    /// Puts a parked object back, if it is one and nobody holds it now.
+    pub(crate) fn unpark(&mut self, slots: &Slots, slot: SlotId, units: u32) {
+        let state = slots[slot].state();
+        if state.kind() == Kind::Stored && state.queue() == Queue::Parked && state.holds() == 0 {
+            self.push(slots, slot, units, Queue::Main);
+        }
+    }
+
+    /// Takes an object out of its queue, if it is in one.
+    pub(crate) fn unlink(&mut self, slots: &Slots, slot: SlotId, units: u32) {
+        let queue = slots[slot].state().queue();
+        if matches!(queue, Queue::Small | Queue::Main) {
+            self.detach(slots, slot, units, queue);
+            set_queue(slots, slot, Queue::Nowhere);
+        }
+    }
+
+    /// Remembers that an object was evicted.
+    pub(crate) fn remember(&mut self, hash: u64) {
+        self.ghost.remember(hash);
+    }
+
+    /// Looks at the object whose turn it is. With `hurry`, touches buy no further round.
+    pub(crate) fn turn(
+        &mut self,
+        slots: &Slots,
+        units_of: impl Fn(SlotId) -> u32,
+        hurry: bool,
+    ) -> Turn {
+        let all = self.small.units + self.main.units;
+        let from_small = self.main.tail == SlotId::NONE || self.small.units * SMALL_SHARE >= all;
+        let list = if from_small { &self.small } else { &self.main };
+        let Some(slot) = list.tail.some() else {
+            return Turn::Empty;
+        };
+        // One step: who gives the last hold back later sees that it is parked.
+        let park = slots[slot]
+            .change(|state| (state.holds() > 0).then(|| state.with_queue(Queue::Parked)));
+        if let Ok(was) = park {
+            self.detach(slots, slot, units_of(slot), was.queue());
+            return Turn::Kept;
+        }
+        let touches = slots[slot].state().touches();
+        if touches == 0 || hurry {
+            return Turn::Evict(slot);
+        }
+        let units = units_of(slot);
+        self.unlink(slots, slot, units);
+        self.push(slots, slot, units, Queue::Main);
+        let left = if from_small { 0 } else { touches - 1 };
+        let _ = slots[slot].change(|state| Some(state.with_touches(left)));
+        Turn::Kept
+    }
+
+    /// Takes `slot` out of the list of `queue`; its state is the caller's business.
+    fn detach(&mut self, slots: &Slots, slot: SlotId, units: u32, queue: Queue) {
+        let list = self.list(queue);
+        let (prev, next) = (slots[slot].prev.get(), slots[slot].next.get());
+        match prev.some() {
+            Some(prev) => slots[prev].next.set(next),
+            None => list.head = next,
+        }
+        match next.some() {
+            Some(next) => slots[next].prev.set(prev),
+            None => list.tail = prev,
+        }
+        list.units -= u64::from(units);
+        list.objects -= 1;
+    }
+
+    fn push(&mut self, slots: &Slots, slot: SlotId, units: u32, queue: Queue) {
+        let list = self.list(queue);
+        let record = &slots[slot];
+        record.prev.set(SlotId::NONE);
+        record.next.set(list.head);
+        match list.head.some() {
+            Some(head) => slots[head].prev.set(slot),
+            None => list.tail = slot,
+        }
+        list.head = slot;
+        list.units += u64::from(units);
+        list.objects += 1;
+        set_queue(slots, slot, queue);
+    }
+
+    fn list(&mut self, queue: Queue) -> &mut List {
+        match queue {
+            Queue::Main => &mut self.main,
+            _ => &mut self.small,
+        }
+    }
+}
+
+fn set_queue(slots: &Slots, slot: SlotId, queue: Queue) {
+    let changed = slots[slot].change(|state| Some(state.with_queue(queue)));
+    debug_assert!(changed.is_ok());
+}

@@ -1,0 +1,117 @@
+//! Remembers which objects were evicted lately, at four bytes each.
+//!
+//! Called by the eviction queues under the space lock. A bounded table of fingerprints with the
+//! time of eviction, counted in evictions: an entry is forgotten when as many others followed it
+//! as there are entries to keep, or when its bucket needs the room. A false answer (1 in 4,000)
+//! puts a new object into the main queue, which costs nothing but its room there.
+
+/// Fingerprints of one bucket: a cache line.
+const WAYS: usize = 16;
+/// Ticks until an entry is forgotten; one tick is this fraction of the entries to keep.
+const TICKS_KEPT: u16 = 64;
+
+/// A fingerprint and the tick of its eviction; zero is empty.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    print: u16,
+    tick: u16,
+}
+
+/// The memory of evictions.
+#[derive(Debug)]
+pub(crate) struct Ghost {
+    buckets: Vec<[Entry; WAYS]>,
+    tick: u16,
+    since_tick: usize,
+}
+
+impl Ghost {
+    pub(crate) fn new() -> Self {
+        Self {
+            buckets: vec![[Entry::default(); WAYS]],
+            tick: 0,
+            since_tick: 0,
+        }
+    }
+
+    /// Makes room for as many entries as there are `objects`. A larger table starts empty: for
+    /// one round, returning objects pass through probation again.
+    pub(crate) fn keep(&mut self, objects: usize) {
+        let wanted = objects.div_ceil(WAYS).next_power_of_two();
+        if wanted > self.buckets.len() {
+            self.buckets = vec![[Entry::default(); WAYS]; wanted];
+        }
+    }
+
+    /// Remembers an eviction. `hash` is uniform.
+    pub(crate) fn remember(&mut self, hash: u64) {
+        self.since_tick += 1;
+        let per_tick = (self.buckets.len() * WAYS).div_ceil(usize::from(TICKS_KEPT));
+        if self.since_tick >= per_tick {
+            self.since_tick = 0;
+            self.tick = self.tick.wrapping_add(1);
+        }
+        let tick = self.tick;
+        let entry = Entry {
+            print: print(hash),
+            tick,
+        };
+        let bucket = self.bucket(hash);
+        let oldest = bucket
+            .iter_mut()
+            .max_by_key(|entry| match entry.print {
+                0 => u16::MAX,
+                _ => tick.wrapping_sub(entry.tick),
+            })
+            .expect("a bucket has ways");
+        *oldest = entry;
+    }
+
+    /// Whether it was evicted lately; forgets it.
+    pub(crate) fn take(&mut self, hash: u64) -> bool {
+        let (print, tick) = (print(hash), self.tick);
+        let found = self
+            .bucket(hash)
+            .iter_mut()
+            .find(|entry| entry.print == print && tick.wrapping_sub(entry.tick) < TICKS_KEPT);
+        found.map(std::mem::take).is_some()
+    }
+
+    fn bucket(&mut self, hash: u64) -> &mut [Entry; WAYS] {
+        let mask = self.buckets.len() as u64 - 1;
+        let at = usize::try_from(hash & mask).expect("below the number of buckets");
+        &mut self.buckets[at]
+    }
+}
+
+/// Sixteen bits of the hash that do not choose the bucket; never zero.
+fn print(hash: u64) -> u16 {
+    let [high, low, ..] = hash.to_be_bytes();
+    u16::from_be_bytes([high, low]).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A uniform sequence of hashes.
+    fn hash(number: u64) -> u64 {
+        let mixed = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+    }
+
+    #[test]
+    fn the_latest_evictions_are_known_once_and_old_ones_are_forgotten() {
+        let mut ghost = Ghost::new();
+        ghost.keep(4_096);
+        for number in 0..20_000 {
+            ghost.remember(hash(number));
+        }
+        let known = |ghost: &mut Ghost, range: std::ops::Range<u64>| {
+            range.filter(|number| ghost.take(hash(*number))).count()
+        };
+        assert!(known(&mut ghost, 18_000..20_000) > 1_980, "lately evicted");
+        assert!(known(&mut ghost, 18_000..20_000) < 10, "known once");
+        assert!(known(&mut ghost, 0..15_000) < 150, "long evicted");
+    }
+}

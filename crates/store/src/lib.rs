@@ -1,0 +1,52 @@
+//! Keeps objects on this machine.
+//!
+//! Holds: the RAM tier, [`RamStore`]: a pre-faulted arena, its allocator, the index, leases, pins
+//! and eviction; and the seam to a disk tier, [`DiskTier`]. May import: proto. Never sees: the
+//! transport, the lifecycle, a socket, a clock.
+//!
+//! The life of an object: [`RamStore::reserve`] gives a writer memory of his own, he fills it,
+//! verifies the checksum and hands it to [`RamStore::publish`]; from then on readers
+//! [`pin`](RamStore::pin) it, or [`acquire`](RamStore::acquire) a lease first, which promises
+//! that it will be there. It ends by eviction, which spares what is held, or by
+//! [`remove`](RamStore::remove), which is final. Memory behind a guard is never reused before the
+//! guard is dropped.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `ram.rs` | the operations |
+//! | `core.rs` | the parts together, and the order of locks |
+//! | `guard.rs` | `WriteExtent`, `ReadPin` |
+//! | `space.rs` | making room: what the space lock guards |
+//! | `extents.rs`, `geometry.rs` | the allocator |
+//! | `fifo.rs`, `ghost.rs` | the order of eviction |
+//! | `index.rs` | ids to records |
+//! | `slots.rs`, `state.rs` | the records, 48 bytes each |
+//! | `leases.rs` | who holds what until when |
+//! | `arena.rs` | the memory |
+
+mod arena;
+mod config;
+mod core;
+mod disk;
+mod extents;
+#[cfg(feature = "fault-injection")]
+mod fault;
+mod fifo;
+mod geometry;
+mod ghost;
+mod guard;
+mod index;
+mod leases;
+mod ram;
+mod slots;
+mod space;
+mod stat;
+mod state;
+
+pub use config::{LeaseLimits, StoreConfig, StoreError};
+pub use disk::DiskTier;
+pub use guard::{ReadPin, WriteExtent};
+pub use leases::OwnerId;
+pub use ram::{Acquired, Published, RamStore, ReserveRefusal};
+pub use stat::StoreStat;
+pub use tessera_proto::message::{AcquireItem, Presence};

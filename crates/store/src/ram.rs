@@ -1,0 +1,388 @@
+//! The RAM tier.
+//!
+//! Called by the node for every operation on objects. It opens no file and no socket and reads no
+//! clock: time is a parameter, and any call that is told the time also ends the leases that are
+//! over by then.
+//!
+//! Invariants: an object is whole or absent; an object that is leased or pinned is not evicted;
+//! what is removed is never found again; the bytes behind a pin do not change.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+use tessera_proto::message::{AcquireItem, Presence};
+use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, WriteId};
+
+use crate::config::{StoreConfig, StoreError};
+use crate::core::Core;
+use crate::guard::{ReadPin, WriteExtent};
+use crate::leases::{Lease, OwnerId};
+use crate::slots::{Slot, SlotId};
+use crate::space::{Effort, Room};
+use crate::stat::StoreStat;
+use crate::state::{Kind, State};
+
+/// Ids of a release that are looked up for one hold of the lease table's lock.
+const RELEASE_STEP: usize = 256;
+
+/// Why there is no memory for an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveRefusal {
+    /// No room could be made: too much is leased, pinned or being written. Try again later.
+    #[error("no room for the object now: too much is leased or being read")]
+    NoSpace,
+    /// The object is larger than this store takes. Do not try again.
+    #[error("the object is larger than this store takes")]
+    TooLarge,
+    /// An object has one byte at least. Do not try again.
+    #[error("an object has one byte at least")]
+    Empty,
+}
+
+/// How a publication ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// The object is whole and visible.
+    Stored,
+    /// It was there already, and stays as it was; the new bytes are dropped.
+    Existed,
+    /// The header speaks of another id or another length than the extent has, or the extent is
+    /// of another store: nothing was published.
+    Mismatch,
+}
+
+/// What an acquire found, and the lease under which it holds that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acquired {
+    /// The lease, if anything is held.
+    pub lease: Option<LeaseId>,
+    /// When it ends.
+    pub deadline: Instant,
+    /// One for each id, in order.
+    pub items: Vec<AcquireItem>,
+}
+
+/// Objects in memory. Clones are one store.
+#[derive(Clone, Debug)]
+pub struct RamStore {
+    pub(crate) core: Arc<Core>,
+}
+
+impl RamStore {
+    /// Maps the arena and faults it in.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn new(config: StoreConfig) -> Result<Self, StoreError> {
+        let core = Arc::new(Core::new(config)?);
+        Ok(Self { core })
+    }
+
+    /// Memory for an object of `length_bytes`, evicting others as needed.
+    ///
+    /// # Errors
+    /// See [`ReserveRefusal`].
+    pub fn reserve(&self, length_bytes: u64, now: Instant) -> Result<WriteExtent, ReserveRefusal> {
+        let core = &self.core;
+        if length_bytes > core.config.max_object_bytes {
+            core.counters.refused_too_large.add(1);
+            return Err(ReserveRefusal::TooLarge);
+        }
+        let length = u32::try_from(length_bytes).map_err(|_| ReserveRefusal::TooLarge)?;
+        if length == 0 {
+            return Err(ReserveRefusal::Empty);
+        }
+        self.expire(now);
+        let mut effort = Effort::default();
+        loop {
+            let room = {
+                let mut space = core.space.lock();
+                space.make_room(&core.slots, &core.index, length, &mut effort)
+            };
+            match room {
+                Room::Made(slot) => return Ok(WriteExtent::new(Arc::clone(core), slot)),
+                Room::NotYet => {}
+                Room::None => {
+                    core.counters.refused_no_space.add(1);
+                    return Err(ReserveRefusal::NoSpace);
+                }
+            }
+        }
+    }
+
+    /// Makes the object visible, whole. The caller has compared the checksum of the bytes with
+    /// the header's: the store does not read them again.
+    pub fn publish(
+        &self,
+        extent: WriteExtent,
+        id: ObjectId,
+        header: ObjectHeader,
+        now: Instant,
+    ) -> Published {
+        self.expire(now);
+        let core = &self.core;
+        if header.id() != id || header.length_bytes != extent.len() as u64 {
+            return Published::Mismatch;
+        }
+        let Some(slot) = extent.into_slot(core) else {
+            return Published::Mismatch;
+        };
+        core.slots[slot].set_id(&id);
+        core.write_header(slot, &header);
+        let mut space = core.space.lock();
+        if space.publish(&core.slots, &core.index, slot) {
+            return Published::Stored;
+        }
+        space.give_back(&core.slots, slot);
+        drop(space);
+        core.counters.existed.add(1);
+        Published::Existed
+    }
+
+    /// Whether a reader would find the object. A promise only under a lease; here to spare a
+    /// writer the transfer of what is there already.
+    #[must_use]
+    pub fn contains(&self, id: &ObjectId) -> bool {
+        self.core
+            .index
+            .visit(&self.core.slots, id, |_, _| ())
+            .is_some()
+    }
+
+    /// The object, kept as it is until the pin is dropped. `lease` names the promise on which the
+    /// reader relies: one that has ended is counted, and the object is found or not as for anyone.
+    #[must_use]
+    pub fn pin(&self, id: &ObjectId, lease: Option<LeaseId>, now: Instant) -> Option<ReadPin> {
+        let core = &self.core;
+        self.expire(now);
+        if lease.is_some_and(|lease| !core.leases.is_live(lease, now)) {
+            core.counters.late_reads.add(1);
+        }
+        let pin =
+            |slot: SlotId, record: &Slot| record.change(State::pinned).is_ok().then_some(slot);
+        let Some(slot) = core.index.visit(&core.slots, id, pin).flatten() else {
+            core.counters.misses.add(1);
+            return None;
+        };
+        let Some(header) = core.read_header(slot) else {
+            core.counters.damaged.add(1);
+            core.counters.misses.add(1);
+            self.remove_slot(slot);
+            core.drop_hold(slot, State::PIN);
+            return None;
+        };
+        core.counters.hits.add(1);
+        core.counters.pins.add(1);
+        Some(ReadPin::new(Arc::clone(core), slot, header))
+    }
+
+    /// Leases every object of `ids` that is here, in order, for `ttl_ns` and up to `max_bytes`.
+    /// An object beyond a bound is `Refused`, a repeated id is held once.
+    ///
+    /// The owner must not be released before its last acquire has returned.
+    #[must_use]
+    pub fn acquire(
+        &self,
+        owner: OwnerId,
+        ids: &[ObjectId],
+        ttl_ns: u64,
+        max_bytes: u64,
+        now: Instant,
+    ) -> Acquired {
+        self.expire(now);
+        let limits = &self.core.config.leases;
+        let mut basket = Lease {
+            owner,
+            deadline: now.after_nanos(ttl_ns.min(limits.ttl_ns_max)),
+            slots: HashTable::new(),
+            purse: self.core.leases.begin(owner),
+        };
+        let mut left = max_bytes;
+        let mut items: Vec<_> = ids
+            .iter()
+            .map(|id| self.hold(id, &mut basket, &mut left))
+            .collect();
+        let deadline = basket.deadline;
+        let lease = match self.core.leases.enter(basket, limits.owner_leases_max) {
+            Ok(lease) => Some(lease),
+            Err(basket) => {
+                self.core.drop_leases(vec![basket]);
+                for item in items
+                    .iter_mut()
+                    .filter(|item| item.presence == Presence::Held)
+                {
+                    *item = refused();
+                }
+                None
+            }
+        };
+        let count = items
+            .iter()
+            .filter(|item| item.presence == Presence::Refused)
+            .count();
+        self.core.counters.leases_refused.add(count as u64);
+        Acquired {
+            lease,
+            deadline,
+            items,
+        }
+    }
+
+    /// Gives back what a lease holds: of these ids, or of all, which ends it. Returns how many
+    /// objects it held of them; zero for a lease that has ended.
+    pub fn release(&self, lease: LeaseId, ids: Option<&[ObjectId]>) -> u64 {
+        let core = &self.core;
+        let Some(ids) = ids else {
+            return core.drop_leases(core.leases.end(lease).into_iter().collect());
+        };
+        let mut released = 0;
+        for ids in ids.chunks(RELEASE_STEP) {
+            let hashes = ids.iter().map(|id| core.index.hash(id));
+            let is_it = |at: usize, slot: SlotId| core.slots[slot].id() == ids[at];
+            let Some((slots, purse)) = core.leases.take(lease, hashes, is_it) else {
+                break;
+            };
+            released += slots.len() as u64;
+            for slot in slots {
+                core.drop_lease_hold(slot, &purse);
+            }
+        }
+        released
+    }
+
+    /// Ends every lease of an owner. Returns how many objects they held.
+    pub fn release_owner(&self, owner: OwnerId) -> u64 {
+        self.core.drop_leases(self.core.leases.end_owner(owner))
+    }
+
+    /// Ends every lease whose deadline has come. Returns how many.
+    pub fn expire(&self, now: Instant) -> u64 {
+        let due = self.core.leases.end_due(now);
+        let ended = due.len() as u64;
+        if ended > 0 {
+            self.core.counters.leases_expired.add(ended);
+            self.core.drop_leases(due);
+        }
+        ended
+    }
+
+    /// Removes an object for good, only this write of it if one is named: once this returns, no
+    /// reader finds it, leased or not. Reads that began before go on undisturbed, and its memory
+    /// is free when the last hold on it ends. True if it was there.
+    pub fn remove(&self, id: &ObjectId, write: Option<WriteId>) -> bool {
+        let core = &self.core;
+        let mut space = core.space.lock();
+        let Some(slot) = core.index.visit(&core.slots, id, |slot, _| slot) else {
+            return false;
+        };
+        // A header that cannot be read is no write's: whoever asks, the object must go.
+        let newer = write.is_some_and(|write| {
+            core.read_header(slot)
+                .is_some_and(|header| header.write != write)
+        });
+        if !newer {
+            space.remove(&core.slots, &core.index, slot);
+        }
+        !newer
+    }
+
+    /// What the store holds and what happened to it.
+    #[must_use]
+    pub fn stat(&self) -> StoreStat {
+        let core = &self.core;
+        let (population, free_bytes) = {
+            let space = core.space.lock();
+            (space.population(), space.free_bytes())
+        };
+        let counters = &core.counters;
+        StoreStat {
+            objects: population.objects,
+            bytes: population.bytes,
+            capacity_bytes: core.geometry.bytes(core.geometry.units()),
+            free_bytes,
+            reserved_bytes: population.reserved_bytes,
+            leased_bytes: counters.leased_bytes.get(),
+            leases: core.leases.count() as u64,
+            pins: counters.pins.get(),
+            hits: counters.hits.get(),
+            misses: counters.misses.get(),
+            stored: population.stored,
+            existed: counters.existed.get(),
+            evictions: population.evicted,
+            evicted_bytes: population.evicted_bytes,
+            removed: population.removed,
+            refused_no_space: counters.refused_no_space.get(),
+            refused_too_large: counters.refused_too_large.get(),
+            leases_refused: counters.leases_refused.get(),
+            leases_expired: counters.leases_expired.get(),
+            late_reads: counters.late_reads.get(),
+            damaged: counters.damaged.get(),
+        }
+    }
+
+    /// Takes one hold of kind lease for `basket`.
+    fn hold(&self, id: &ObjectId, basket: &mut Lease, left: &mut u64) -> AcquireItem {
+        let core = &self.core;
+        let found = core.index.visit(&core.slots, id, |slot, record| {
+            let hash = core.index.hash(id);
+            let length_bytes = u64::from(record.measure.get());
+            if basket.slots.find(hash, |held| *held == slot).is_none() {
+                if length_bytes > *left || !self.lease_record(record, basket) {
+                    return refused();
+                }
+                *left -= length_bytes;
+                let hash_of = |slot: &SlotId| core.index.hash(&core.slots[*slot].id());
+                basket.slots.insert_unique(hash, slot, hash_of);
+            }
+            AcquireItem {
+                presence: Presence::Held,
+                length_bytes,
+            }
+        });
+        found.unwrap_or(AcquireItem {
+            presence: Presence::Missing,
+            length_bytes: 0,
+        })
+    }
+
+    /// Adds a lease to a record within the bounds of its owner and of the store.
+    fn lease_record(&self, record: &Slot, basket: &Lease) -> bool {
+        let limits = &self.core.config.leases;
+        let leased_bytes = &self.core.counters.leased_bytes;
+        let bytes = u64::from(record.measure.get());
+        if !basket.purse.add_within(bytes, limits.owner_bytes_max) {
+            return false;
+        }
+        loop {
+            let state = record.state();
+            let first = state.leases() == 0;
+            let Some(leased) = state.leased() else { break };
+            if first && !leased_bytes.add_within(bytes, limits.store_bytes_max) {
+                break;
+            }
+            if record.exchange(state, leased) {
+                return true;
+            }
+            if first {
+                leased_bytes.sub(bytes);
+            }
+        }
+        basket.purse.sub(bytes);
+        false
+    }
+
+    /// Removes an object that the caller holds, unless somebody did already.
+    fn remove_slot(&self, slot: SlotId) {
+        let mut space = self.core.space.lock();
+        if self.core.slots[slot].kind() == Kind::Stored {
+            space.remove(&self.core.slots, &self.core.index, slot);
+        }
+    }
+}
+
+fn refused() -> AcquireItem {
+    AcquireItem {
+        presence: Presence::Refused,
+        length_bytes: 0,
+    }
+}

@@ -1,0 +1,279 @@
+//! What the space lock guards: which extents are free and which object leaves next.
+//!
+//! Called by the store for everything that changes the population. Nothing here is longer than a
+//! bounded number of steps, so that the lock is held for microseconds also while a store full of
+//! small objects makes room for a large one.
+//!
+//! **Making room.** Objects leave in the order of the queues until the new extent fits. Order in
+//! time is not order in memory: many small objects may have left without two of them having been
+//! neighbours. Once as many bytes have left as are needed, the hole of each further victim is
+//! widened by evicting its neighbours, those that were read least first, until it fits. Only held
+//! extents stop it; so a store in which nothing is held always finds room, and one in which much
+//! is held refuses after evicting a bounded amount, instead of emptying itself for one object.
+
+use crate::extents::Extents;
+use crate::fifo::{Fifo, Turn};
+use crate::geometry::{Geometry, Need};
+use crate::index::Index;
+use crate::slots::{SlotId, Slots};
+use crate::state::{Kind, Queue, State};
+
+/// Turns of the queues for one hold of the lock.
+const TURNS_PER_HOLD: usize = 64;
+/// Rounds given to objects that were read, before one has to leave all the same.
+const KEPT_BEFORE_HURRY: usize = 256;
+/// Neighbours that are looked at to widen one hole.
+const WIDEN_STEPS: usize = 1_024;
+/// What may be evicted for one extent, as a multiple of its size.
+const EVICT_FACTOR: u64 = 8;
+/// And as a number of victims, for extents smaller than their victims.
+const EVICT_VICTIMS: u64 = 16;
+
+/// What a store holds, and what left it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Population {
+    pub(crate) objects: u64,
+    pub(crate) bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) stored: u64,
+    pub(crate) evicted: u64,
+    pub(crate) evicted_bytes: u64,
+    pub(crate) removed: u64,
+}
+
+/// How far one attempt to make room has come.
+#[derive(Debug, Default)]
+pub(crate) struct Effort {
+    evicted_units: u64,
+    victims: u64,
+    kept: usize,
+}
+
+/// What one hold of the lock came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// Here it is, `Reserved`.
+    Made(SlotId),
+    /// There is none to be made.
+    None,
+    /// Let others have the lock and ask again.
+    NotYet,
+}
+
+/// The state behind the space lock.
+#[derive(Debug)]
+pub(crate) struct Space {
+    geometry: Geometry,
+    extents: Extents,
+    fifo: Fifo,
+    population: Population,
+}
+
+impl Space {
+    pub(crate) fn new(geometry: Geometry, slots: &Slots) -> Self {
+        Self {
+            geometry,
+            extents: Extents::new(geometry, slots),
+            fifo: Fifo::new(),
+            population: Population::default(),
+        }
+    }
+
+    pub(crate) fn population(&self) -> Population {
+        self.population
+    }
+
+    /// Bytes of the arena that no extent takes.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.geometry.bytes(self.extents.free_units())
+    }
+
+    /// Takes an extent for a payload of `length_bytes`, evicting as needed.
+    pub(crate) fn make_room(
+        &mut self,
+        slots: &Slots,
+        index: &Index,
+        length_bytes: u32,
+        effort: &mut Effort,
+    ) -> Room {
+        let need = self.geometry.need(u64::from(length_bytes));
+        for _ in 0..TURNS_PER_HOLD {
+            if let Some(slot) = self.extents.allocate(slots, length_bytes) {
+                self.population.reserved_bytes += u64::from(length_bytes);
+                return Room::Made(slot);
+            }
+            if effort.is_spent(need) {
+                return Room::None;
+            }
+            let hurry = effort.kept >= KEPT_BEFORE_HURRY;
+            let extents = &self.extents;
+            match self
+                .fifo
+                .turn(slots, |slot| extents.units_of(slots, slot), hurry)
+            {
+                Turn::Empty => return Room::None,
+                Turn::Kept => effort.kept += 1,
+                Turn::Evict(victim) => self.evict_for(slots, index, need, victim, effort),
+            }
+        }
+        Room::NotYet
+    }
+
+    /// Enters a reserved extent whose id is set into the index. False if the id is there already;
+    /// the extent is then still reserved.
+    pub(crate) fn publish(&mut self, slots: &Slots, index: &Index, slot: SlotId) -> bool {
+        let record = &slots[slot];
+        record.set_state(State::new(Kind::Stored));
+        if !index.enter(slots, slot) {
+            record.set_state(State::new(Kind::Reserved));
+            return false;
+        }
+        let units = self.extents.units_of(slots, slot);
+        self.fifo
+            .admit(slots, slot, units, index.hash(&record.id()));
+        let bytes = u64::from(record.measure.get());
+        self.population.reserved_bytes -= bytes;
+        self.population.bytes += bytes;
+        self.population.objects += 1;
+        self.population.stored += 1;
+        true
+    }
+
+    /// Gives a reserved extent back.
+    pub(crate) fn give_back(&mut self, slots: &Slots, slot: SlotId) {
+        self.population.reserved_bytes -= u64::from(slots[slot].measure.get());
+        self.extents.free(slots, slot);
+    }
+
+    /// Takes an object out of the index for good. Its memory is free at once, or when the last
+    /// holder leaves.
+    pub(crate) fn remove(&mut self, slots: &Slots, index: &Index, slot: SlotId) {
+        let mut held = false;
+        let left = index.leave(slots, slot, |record| {
+            let was = record.change(|state| Some(state.with_kind(Kind::Removed)));
+            held = was.is_ok_and(|state| state.holds() > 0);
+            true
+        });
+        debug_assert!(left, "entries leave only under the space lock");
+        self.forget(slots, slot);
+        self.population.removed += 1;
+        if !held {
+            self.extents.free(slots, slot);
+        }
+    }
+
+    /// The last holder of a removed or a parked object has left.
+    pub(crate) fn settle(&mut self, slots: &Slots, slot: SlotId, last: State) {
+        if last.kind() == Kind::Removed {
+            self.extents.free(slots, slot);
+        } else if slots[slot].kind() == Kind::Stored {
+            // By now the record may be another object's; if that one is parked and not held, it
+            // belongs back just the same.
+            let units = self.extents.units_of(slots, slot);
+            self.fifo.unpark(slots, slot, units);
+        }
+    }
+
+    fn evict_for(
+        &mut self,
+        slots: &Slots,
+        index: &Index,
+        need: Need,
+        victim: SlotId,
+        effort: &mut Effort,
+    ) {
+        let widen = effort.evicted_units >= u64::from(need.units);
+        let Some(hole) = self.evict(slots, index, victim, effort) else {
+            return; // Held since its turn was looked at; the next turn parks it.
+        };
+        if widen && let Some(neighbours) = self.plan_widening(slots, need, hole) {
+            for neighbour in neighbours {
+                self.evict(slots, index, neighbour, effort);
+            }
+        }
+    }
+
+    /// Evicts an object that nobody holds. Returns the free extent that it became part of.
+    fn evict(
+        &mut self,
+        slots: &Slots,
+        index: &Index,
+        slot: SlotId,
+        effort: &mut Effort,
+    ) -> Option<SlotId> {
+        let left = index.leave(slots, slot, |record| {
+            let free = |state: State| (state.holds() == 0).then(|| state.with_kind(Kind::Removed));
+            record.change(free).is_ok()
+        });
+        if !left {
+            return None;
+        }
+        effort.victims += 1;
+        effort.evicted_units += u64::from(self.extents.units_of(slots, slot));
+        self.fifo.remember(index.hash(&slots[slot].id()));
+        self.population.evicted += 1;
+        self.population.evicted_bytes += u64::from(slots[slot].measure.get());
+        self.forget(slots, slot);
+        Some(self.extents.free(slots, slot))
+    }
+
+    /// Takes an object that left the index out of the queues and the population.
+    fn forget(&mut self, slots: &Slots, slot: SlotId) {
+        let units = self.extents.units_of(slots, slot);
+        self.fifo.unlink(slots, slot, units);
+        self.population.objects -= 1;
+        self.population.bytes -= u64::from(slots[slot].measure.get());
+    }
+
+    /// The neighbours of a free extent whose eviction makes it hold `need`; none if something that
+    /// stays is in the way on both sides. A plan that is too long is returned unfinished: the
+    /// next one goes on from the hole that it leaves.
+    fn plan_widening(&self, slots: &Slots, need: Need, hole: SlotId) -> Option<Vec<SlotId>> {
+        let wanted = u64::from(need.units) + u64::from(need.align - 1);
+        let mut span = u64::from(self.extents.units_of(slots, hole));
+        let (mut low, mut high) = (slots[hole].before.get(), slots[hole].after.get());
+        let mut plan = Vec::new();
+        while span < wanted && plan.len() < WIDEN_STEPS {
+            let below = low
+                .some()
+                .and_then(|slot| worth(slots, slot).map(|worth| (worth, slot)));
+            let above = high
+                .some()
+                .and_then(|slot| worth(slots, slot).map(|worth| (worth, slot)));
+            let take_below = match (below, above) {
+                (None, None) => return None,
+                (Some(below), Some(above)) => below.0 < above.0,
+                (below, _) => below.is_some(),
+            };
+            let slot = if take_below { low } else { high };
+            match take_below {
+                true => low = slots[slot].before.get(),
+                false => high = slots[slot].after.get(),
+            }
+            span += u64::from(self.extents.units_of(slots, slot));
+            if slots[slot].kind() == Kind::Stored {
+                plan.push(slot);
+            }
+        }
+        Some(plan)
+    }
+}
+
+impl Effort {
+    fn is_spent(&self, need: Need) -> bool {
+        self.evicted_units >= EVICT_FACTOR * u64::from(need.units) && self.victims >= EVICT_VICTIMS
+    }
+}
+
+/// What is lost when the extent is given up; none if it cannot be.
+fn worth(slots: &Slots, slot: SlotId) -> Option<u64> {
+    let state = slots[slot].state();
+    match state.kind() {
+        Kind::Free => Some(0),
+        Kind::Stored if state.holds() == 0 => {
+            let proven = u64::from(state.queue() == Queue::Main);
+            Some(1 + 4 * proven + state.touches())
+        }
+        _ => None,
+    }
+}
