@@ -1,7 +1,25 @@
-//! Placeholder, replaced at once.
+//! All that runs inside an inference process: the cache nodes as one thing (routing, connections,
+//! health), and the driver that carries out what the lifecycle machines decide.
+//!
+//! Called by the Python module and the command line. Imports `proto`, `lifecycle` and `transport`;
+//! never sees `store` or `node`. Invariant: no state of any node reaches a request as an error: it
+//! is a miss, in bounded time.
 #![forbid(unsafe_code)]
 
 pub mod geometry;
 pub mod local;
 pub mod options;
 pub mod weights;
+
+mod cluster;
+mod connection;
+mod health;
+mod latch;
+mod routing;
+
+pub use cluster::{
+    AcquireOutcome, Cluster, ClusterConfig, ClusterMetrics, FetchOutcome, Lease, NodeError,
+    NodeMetrics, Presence, StoreOutcome,
+};
+pub use health::{CircuitState, HealthConfig};
+pub use routing::{NodeIndex, NodeSpec};

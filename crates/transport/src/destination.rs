@@ -164,8 +164,8 @@ impl Destination for Scatter<'_> {
     }
 
     fn taken(&mut self, count: usize, checksum: &mut Checksum) {
-        // SAFETY: as in `offer`; the reference ends with the update.
         self.walk(count, |span| {
+            // SAFETY: as in `offer`; the reference ends with the update.
             checksum.update(unsafe { std::slice::from_raw_parts(span.base, span.length) });
         });
     }

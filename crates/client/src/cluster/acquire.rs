@@ -1,0 +1,157 @@
+//! Lookups: ids grouped by node, one ACQUIRE a node, answers put back in the order of the ids.
+//!
+//! Called by the cluster handle. Invariant: each id has exactly one answer; what cannot be answered
+//! is `Unreachable`, never `Held`.
+
+use std::sync::Arc;
+
+use tessera_proto::limits::{BATCH_ITEMS_MAX, LEASE_MS_MAX};
+use tessera_proto::message::{self, Acquire, AcquireAnswer};
+use tessera_proto::{Kind, ObjectId};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::node::{Node, body};
+use super::outcome::{AcquireOutcome, Lease, NodeError, Presence};
+use crate::connection::{Cargo, Failure};
+use crate::routing::{NodeIndex, Ring};
+
+/// The ids of one request, with their places in the caller's list.
+#[derive(Debug, Default)]
+struct Share {
+    node: usize,
+    places: Vec<usize>,
+    ids: Vec<ObjectId>,
+}
+
+/// Probes and leases `ids`.
+pub(super) async fn run(
+    nodes: &[Arc<Node>],
+    ring: &Ring,
+    ids: &[ObjectId],
+    acquire: Acquire,
+    deadline: Instant,
+) -> AcquireOutcome {
+    let mut outcome = AcquireOutcome {
+        items: vec![Presence::Unreachable; ids.len()],
+        lease_ms: u32::MAX,
+    };
+    let mut tasks = JoinSet::new();
+    for share in shares(nodes.len(), ring, ids) {
+        let node = Arc::clone(&nodes[share.node]);
+        let acquire = Acquire {
+            ids: share.ids,
+            ..acquire
+        };
+        tasks.spawn(async move {
+            let answer = ask(&node, NodeIndex(share.node), &acquire, deadline).await;
+            count(&node, acquire.ids.len(), answer.as_ref().ok());
+            (share.places, answer)
+        });
+    }
+    while let Some(joined) = tasks.join_next().await {
+        let Ok((places, Ok((items, lease_ms)))) = joined else {
+            continue;
+        };
+        if items
+            .iter()
+            .any(|item| matches!(item, Presence::Held { .. }))
+        {
+            outcome.lease_ms = outcome.lease_ms.min(lease_ms);
+        }
+        for (place, item) in places.into_iter().zip(items) {
+            outcome.items[place] = item;
+        }
+    }
+    if outcome.lease_ms == u32::MAX {
+        outcome.lease_ms = 0;
+    }
+    outcome
+}
+
+/// Groups the ids by node, in requests of at most the wire's bound.
+fn shares(nodes: usize, ring: &Ring, ids: &[ObjectId]) -> Vec<Share> {
+    let mut open: Vec<Share> = (0..nodes)
+        .map(|node| Share {
+            node,
+            ..Share::default()
+        })
+        .collect();
+    let mut full = Vec::new();
+    for (place, id) in ids.iter().enumerate() {
+        let Some(NodeIndex(node)) = ring.owner(id) else {
+            continue;
+        };
+        let share = &mut open[node];
+        share.places.push(place);
+        share.ids.push(*id);
+        if share.ids.len() >= BATCH_ITEMS_MAX as usize {
+            full.push(std::mem::replace(
+                share,
+                Share {
+                    node,
+                    ..Share::default()
+                },
+            ));
+        }
+    }
+    full.extend(open.into_iter().filter(|share| !share.ids.is_empty()));
+    full
+}
+
+/// One request. The lease belongs to the process start that the connection was made with.
+async fn ask(
+    node: &Node,
+    index: NodeIndex,
+    acquire: &Acquire,
+    deadline: Instant,
+) -> Result<(Vec<Presence>, u32), NodeError> {
+    let connection = node
+        .connection(deadline)
+        .await
+        .map_err(|failure| match failure {
+            Failure::Deadline => NodeError::Deadline,
+            Failure::Crowded | Failure::Lost => NodeError::Unreachable,
+        })?;
+    let mut request = Vec::with_capacity(16 * acquire.ids.len() + 32);
+    acquire.encode(&mut request);
+    let completion = node
+        .call_over(&connection, Kind::Acquire, &request, Cargo::None, deadline)
+        .await;
+    let answer = AcquireAnswer::decode(&body(completion.answer)?)?;
+    let lease = answer.lease.map(|id| Lease {
+        node: index,
+        incarnation: connection.incarnation(),
+        id,
+    });
+    let mut items: Vec<Presence> = answer
+        .items
+        .iter()
+        .map(|item| match (item.presence, lease) {
+            (message::Presence::Held, Some(lease)) => Presence::Held {
+                lease,
+                length_bytes: item.length_bytes,
+            },
+            (message::Presence::Refused, _) => Presence::Refused,
+            (message::Presence::Held | message::Presence::Missing, _) => Presence::Missing,
+        })
+        .collect();
+    // A node that answers fewer items than it was asked for promises nothing about the rest.
+    items.resize(acquire.ids.len(), Presence::Unreachable);
+    Ok((items, answer.lease_ms.min(LEASE_MS_MAX)))
+}
+
+fn count(node: &Node, asked: usize, answer: Option<&(Vec<Presence>, u32)>) {
+    let Some((items, _)) = answer else {
+        node.counters.acquire_unknown.add(asked as u64);
+        return;
+    };
+    let of = |wanted: fn(&Presence) -> bool| items.iter().filter(|item| wanted(item)).count();
+    let held = of(|item| matches!(item, Presence::Held { .. }));
+    let missing = of(|item| matches!(item, Presence::Missing));
+    node.counters.acquire_held.add(held as u64);
+    node.counters.acquire_missing.add(missing as u64);
+    node.counters
+        .acquire_unknown
+        .add((asked - held - missing) as u64);
+}

@@ -1,0 +1,401 @@
+//! The handle on all nodes: the operations that the driver of an inference process calls.
+//!
+//! Invariants: every operation ends by its deadline; lent memory comes back with the outcome, when
+//! nothing can write it any more; a damaged object is removed, so that the next writer replaces it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tessera_proto::message::{
+    Acquire, Get, Ping, Put, PutAnswer, PutStatus, Refusal, Release, ReleaseAnswer, Remove,
+    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
+};
+use tessera_proto::{Expectation, Incarnation, Kind, ObjectHeader, ObjectId, WriteId};
+use tessera_transport::{Lent, Segments};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::acquire;
+use super::config::ClusterConfig;
+use super::counters::ClusterMetrics;
+use super::node::{Node, body};
+use super::outcome::{AcquireOutcome, FetchOutcome, Lease, NodeError, StoreOutcome};
+use super::supervisor;
+use crate::connection::{Answer, Cargo, Completion, ConnectSpec, Failure};
+use crate::latch::Latch;
+use crate::routing::{NodeIndex, Ring};
+
+/// For the removal of a damaged object, which nobody waits for.
+const REMOVE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// All nodes. Clones share the connections; the last one to go ends them.
+#[derive(Debug, Clone)]
+pub struct Cluster(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    nodes: Vec<Arc<Node>>,
+    ring: Ring,
+    lease_bytes_max: u64,
+    runtime: Handle,
+    ended: Latch,
+    supervisors: Mutex<Option<JoinSet<()>>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.ended.set();
+        if let Some(mut supervisors) = self.supervisors.lock().take() {
+            // They end by the latch, after their connections: nothing is aborted in the middle.
+            supervisors.detach_all();
+        }
+    }
+}
+
+impl Cluster {
+    /// Starts connecting to all nodes on `runtime` and returns at once. Operations before the first
+    /// connection wait for it, within their deadline.
+    #[must_use]
+    pub fn start(config: ClusterConfig, runtime: &Handle) -> Self {
+        let ring = Ring::new(&config.nodes);
+        let ended = Latch::default();
+        let incarnation = Incarnation(random_incarnation());
+        let mut supervisors = JoinSet::new();
+        let mut nodes = Vec::with_capacity(config.nodes.len());
+        for node in config.nodes {
+            let connections = config.connections_per_node.max(1);
+            let node = Arc::new(Node::new(node.address, connections, &config.health));
+            let spec = ConnectSpec {
+                address: node.address.clone(),
+                incarnation,
+                name: config.name.clone(),
+                connect_timeout: config.connect_timeout,
+                frame_timeout: config.frame_timeout,
+                counters: Arc::clone(&node.counters),
+            };
+            for slot in 0..connections {
+                let supervised = Arc::clone(&node);
+                let spec = spec.clone();
+                let supervisor =
+                    supervisor::run(supervised, slot, spec, config.health, ended.clone());
+                supervisors.spawn_on(supervisor, runtime);
+            }
+            nodes.push(node);
+        }
+        Self(Arc::new(Shared {
+            nodes,
+            ring,
+            lease_bytes_max: config.lease_bytes_max,
+            runtime: runtime.clone(),
+            ended,
+            supervisors: Mutex::new(Some(supervisors)),
+        }))
+    }
+
+    /// Number of configured nodes.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        self.0.nodes.len()
+    }
+
+    /// The node that holds `id`; none only when no node is configured.
+    #[must_use]
+    pub fn owner(&self, id: &ObjectId) -> Option<NodeIndex> {
+        self.0.ring.owner(id)
+    }
+
+    /// Probes `ids` and leases what is there for `ttl_ms` milliseconds: one request a node, all at
+    /// once. What nobody answered by `deadline` is unreachable; a lease that is granted later is
+    /// given back at once.
+    pub async fn acquire(
+        &self,
+        ids: Vec<ObjectId>,
+        ttl_ms: u32,
+        deadline: Instant,
+    ) -> AcquireOutcome {
+        let bytes_max = self.0.lease_bytes_max;
+        let request = Acquire {
+            lease_ms: ttl_ms,
+            bytes_max,
+            ids: Vec::new(),
+        };
+        acquire::run(&self.0.nodes, &self.0.ring, &ids, request, deadline).await
+    }
+
+    /// Loads one object into `lent` and verifies it there, under `lease` if there is one. The memory
+    /// comes back with the outcome, when nothing can write it any more; a dropped future frees it
+    /// after its last write.
+    pub async fn fetch(
+        &self,
+        expectation: Expectation,
+        lease: Option<Lease>,
+        lent: Lent,
+        deadline: Instant,
+    ) -> (FetchOutcome, Lent) {
+        let id = expectation.id();
+        let index = lease.map(|lease| lease.node).or_else(|| self.owner(&id));
+        let Some(node) = index.and_then(|NodeIndex(index)| self.0.nodes.get(index)) else {
+            return (FetchOutcome::Unreachable, lent);
+        };
+        if lent.length_bytes() != expectation.length_bytes {
+            return (FetchOutcome::Length, lent);
+        }
+        let started = Instant::now();
+        let bytes = lent.length_bytes();
+        let (outcome, lent) = fetch(node, expectation, lease, lent, deadline).await;
+        node.counters.fetched(outcome, bytes, started.elapsed());
+        match outcome {
+            FetchOutcome::Corrupt { write, .. } => self.remove_damaged(node, id, Some(write)),
+            FetchOutcome::Length => self.remove_damaged(node, id, None),
+            _ => {}
+        }
+        (outcome, lent)
+    }
+
+    /// Stores one object from `segments`, whose bytes give `header.checksum`. The memory comes back
+    /// with the outcome, when nothing reads it any more.
+    pub async fn store(
+        &self,
+        header: ObjectHeader,
+        segments: Segments,
+        deadline: Instant,
+    ) -> (StoreOutcome, Segments) {
+        let Some(NodeIndex(index)) = self.owner(&header.id()) else {
+            return (StoreOutcome::Unreachable, segments);
+        };
+        if header.length_bytes != segments.length_bytes() {
+            return (StoreOutcome::Length, segments);
+        }
+        let node = &self.0.nodes[index];
+        let started = Instant::now();
+        let (outcome, segments) = store(node, header, segments, deadline).await;
+        node.counters
+            .stored(outcome, header.length_bytes, started.elapsed());
+        (outcome, segments)
+    }
+
+    /// Gives leased ids back; no ids end the whole lease. Returns how many the nodes released;
+    /// leases of nodes that cannot be reached end by themselves.
+    pub async fn release(&self, leases: Vec<(Lease, Vec<ObjectId>)>, deadline: Instant) -> u64 {
+        let mut released = 0;
+        for (lease, ids) in leases {
+            let Some(node) = self.0.nodes.get(lease.node.0) else {
+                continue;
+            };
+            released += release(node, lease, ids, deadline).await.unwrap_or(0);
+        }
+        released
+    }
+
+    /// Removes one object for good; with `write`, only that write of it. Returns whether it was
+    /// there.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn remove(
+        &self,
+        id: ObjectId,
+        write: Option<WriteId>,
+        deadline: Instant,
+    ) -> Result<bool, NodeError> {
+        let NodeIndex(index) = self.owner(&id).ok_or(NodeError::Unknown(0))?;
+        remove(&self.0.nodes[index], id, write, deadline).await
+    }
+
+    /// The counters of one node.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn stat(
+        &self,
+        node: NodeIndex,
+        deadline: Instant,
+    ) -> Result<Vec<StatEntry>, NodeError> {
+        let node = self.node(node)?;
+        let mut request = Vec::new();
+        Stat.encode(&mut request);
+        let completion = node.call(Kind::Stat, &request, Cargo::None, deadline).await;
+        Ok(StatAnswer::decode(&body(completion.answer)?)?.entries)
+    }
+
+    /// Asks whether one node is alive; returns how long the answer took.
+    ///
+    /// # Errors
+    /// See [`NodeError`].
+    pub async fn ping(&self, node: NodeIndex, deadline: Instant) -> Result<Duration, NodeError> {
+        let node = self.node(node)?;
+        let mut request = Vec::new();
+        Ping { nonce: 0 }.encode(&mut request);
+        let started = Instant::now();
+        let completion = node.call(Kind::Ping, &request, Cargo::None, deadline).await;
+        Ping::decode(&body(completion.answer)?)?;
+        Ok(started.elapsed())
+    }
+
+    /// What happened with all nodes.
+    #[must_use]
+    pub fn metrics(&self) -> ClusterMetrics {
+        ClusterMetrics {
+            nodes: self.0.nodes.iter().map(|node| node.metrics()).collect(),
+        }
+    }
+
+    /// Ends all connections and waits until no task uses memory that was lent. Operations in flight
+    /// end as unreachable.
+    pub async fn shutdown(&self) {
+        self.0.ended.set();
+        let supervisors = self.0.supervisors.lock().take();
+        if let Some(mut supervisors) = supervisors {
+            while supervisors.join_next().await.is_some() {}
+        }
+    }
+
+    fn node(&self, index: NodeIndex) -> Result<&Arc<Node>, NodeError> {
+        self.0.nodes.get(index.0).ok_or(NodeError::Unknown(index.0))
+    }
+
+    /// Removes a damaged object in the background.
+    fn remove_damaged(&self, node: &Arc<Node>, id: ObjectId, write: Option<WriteId>) {
+        tracing::warn!(node = %node.address, object = ?id, "damaged object: removed");
+        let node = Arc::clone(node);
+        self.0.runtime.spawn(async move {
+            let deadline = Instant::now() + REMOVE_TIMEOUT;
+            if let Err(error) = remove(&node, id, write, deadline).await {
+                tracing::warn!(node = %node.address, %error, "damaged object is still there");
+            }
+        });
+    }
+}
+
+async fn fetch(
+    node: &Node,
+    expectation: Expectation,
+    lease: Option<Lease>,
+    lent: Lent,
+    deadline: Instant,
+) -> (FetchOutcome, Lent) {
+    let connection = match node.connection(deadline).await {
+        Ok(connection) => connection,
+        Err(failure) => return (failed(failure), lent),
+    };
+    if lease.is_some_and(|lease| lease.incarnation != connection.incarnation()) {
+        return (FetchOutcome::LeaseOver, lent);
+    }
+    let get = Get {
+        id: expectation.id(),
+        lease: lease.map(|lease| lease.id),
+        length_bytes: expectation.length_bytes,
+    };
+    let mut request = Vec::with_capacity(32);
+    get.encode(&mut request);
+    let cargo = Cargo::Destination(lent, Box::new(expectation));
+    let Completion { answer, cargo } = node
+        .call_over(&connection, Kind::Get, &request, cargo, deadline)
+        .await;
+    let Cargo::Destination(lent, _) = cargo else {
+        unreachable!("a call gives back the memory that it was given");
+    };
+    let outcome = match answer {
+        Ok(Answer::Fetched(outcome)) => outcome,
+        Ok(Answer::Refused(Refusal::Busy)) => FetchOutcome::Busy,
+        Ok(Answer::Refused(Refusal::Deadline)) => FetchOutcome::Deadline,
+        Ok(Answer::Refused(_) | Answer::Body(_)) => FetchOutcome::Unreachable,
+        Err(failure) => failed(failure),
+    };
+    (outcome, lent)
+}
+
+fn failed(failure: Failure) -> FetchOutcome {
+    match failure {
+        Failure::Deadline => FetchOutcome::Deadline,
+        Failure::Crowded => FetchOutcome::Busy,
+        Failure::Lost => FetchOutcome::Unreachable,
+    }
+}
+
+async fn store(
+    node: &Node,
+    header: ObjectHeader,
+    segments: Segments,
+    deadline: Instant,
+) -> (StoreOutcome, Segments) {
+    let mut request = Vec::with_capacity(128);
+    Put { header }.encode(&mut request);
+    let Completion { answer, cargo } = node
+        .call(Kind::Put, &request, Cargo::Source(segments), deadline)
+        .await;
+    let Cargo::Source(segments) = cargo else {
+        unreachable!("a call gives back the memory that it was given");
+    };
+    let outcome = match body(answer).and_then(|body| Ok(PutAnswer::decode(&body)?)) {
+        Ok(PutAnswer { status }) => match status {
+            PutStatus::Stored => StoreOutcome::Stored,
+            PutStatus::Existed => StoreOutcome::Existed,
+            PutStatus::NoSpace => StoreOutcome::NoSpace,
+            PutStatus::TooLarge => StoreOutcome::TooLarge,
+            PutStatus::Corrupt => StoreOutcome::Corrupt,
+            PutStatus::Mismatch => StoreOutcome::Length,
+        },
+        Err(NodeError::Busy) => StoreOutcome::Busy,
+        Err(NodeError::Deadline) => StoreOutcome::Deadline,
+        Err(_) => StoreOutcome::Unreachable,
+    };
+    (outcome, segments)
+}
+
+async fn release(
+    node: &Node,
+    lease: Lease,
+    ids: Vec<ObjectId>,
+    deadline: Instant,
+) -> Result<u64, NodeError> {
+    let connection = node
+        .connection(deadline)
+        .await
+        .map_err(|_failure| NodeError::Unreachable)?;
+    if connection.incarnation() != lease.incarnation {
+        return Ok(0);
+    }
+    let mut request = Vec::with_capacity(16 * ids.len() + 16);
+    Release {
+        lease: lease.id,
+        ids,
+    }
+    .encode(&mut request);
+    let completion = node
+        .call_over(&connection, Kind::Release, &request, Cargo::None, deadline)
+        .await;
+    Ok(u64::from(
+        ReleaseAnswer::decode(&body(completion.answer)?)?.released,
+    ))
+}
+
+async fn remove(
+    node: &Node,
+    id: ObjectId,
+    write: Option<WriteId>,
+    deadline: Instant,
+) -> Result<bool, NodeError> {
+    let mut request = Vec::new();
+    Remove {
+        items: vec![RemoveItem { id, write }],
+    }
+    .encode(&mut request);
+    let completion = node
+        .call(Kind::Remove, &request, Cargo::None, deadline)
+        .await;
+    let answer = RemoveAnswer::decode(&body(completion.answer)?)?;
+    Ok(answer.removed.first().copied().unwrap_or(false))
+}
+
+/// Without a source of randomness the process id and the clock still tell two starts apart.
+fn random_incarnation() -> u128 {
+    let mut bytes = [0; 16];
+    if getrandom::fill(&mut bytes).is_ok() {
+        return u128::from_le_bytes(bytes);
+    }
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos()) ^ (u128::from(std::process::id()) << 96)
+}

@@ -1,0 +1,186 @@
+//! One node: its connections, its circuit, and one request to it.
+//!
+//! Called by the cluster handle and the supervisors. Invariant: a request is sent only over a
+//! connection that is up; with none up it fails at once, except while a first attempt (at start, or
+//! right after a useful connection was lost) is still running: that is waited for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tessera_proto::Kind;
+use tessera_transport::Address;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
+
+use super::counters::{NodeCounters, NodeMetrics};
+use crate::connection::{Answer, Cargo, Completion, Connection, Failure};
+use crate::health::{Circuit, CircuitState, HealthConfig};
+
+/// What a supervisor says of its connection.
+#[derive(Debug, Clone)]
+pub(super) enum Slot {
+    /// An attempt is running that is worth waiting for.
+    Connecting,
+    /// Requests may be sent.
+    Up(Arc<Connection>),
+    /// The pause between attempts.
+    Down,
+    /// An attempt after a pause: the circuit is half open.
+    Probing,
+}
+
+/// One configured node.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) address: Address,
+    pub(super) counters: Arc<NodeCounters>,
+    slots: watch::Sender<Vec<Slot>>,
+    turn: AtomicUsize,
+    circuit: Mutex<Circuit>,
+}
+
+impl Node {
+    pub(super) fn new(address: Address, connections: usize, health: &HealthConfig) -> Self {
+        Self {
+            address,
+            counters: Arc::default(),
+            slots: watch::Sender::new(vec![Slot::Connecting; connections.max(1)]),
+            turn: AtomicUsize::new(0),
+            circuit: Mutex::new(Circuit::new(health)),
+        }
+    }
+
+    /// A supervisor's connection changed.
+    pub(super) fn set(&self, slot: usize, state: Slot) {
+        self.slots.send_modify(|slots| slots[slot] = state);
+    }
+
+    /// Whether the circuit took a supervisor's connection down.
+    pub(super) fn was_opened(&self, slot: usize) -> bool {
+        matches!(self.slots.borrow()[slot], Slot::Down)
+    }
+
+    /// Sends a request over the next connection that is up and waits for its end.
+    pub(super) async fn call(
+        &self,
+        kind: Kind,
+        body: &[u8],
+        cargo: Cargo,
+        deadline: Instant,
+    ) -> Completion {
+        match self.connection(deadline).await {
+            Ok(connection) => {
+                self.call_over(&connection, kind, body, cargo, deadline)
+                    .await
+            }
+            Err(failure) => Completion {
+                answer: Err(failure),
+                cargo,
+            },
+        }
+    }
+
+    /// Sends a request over `connection` and tells the circuit what came of it.
+    pub(super) async fn call_over(
+        &self,
+        connection: &Connection,
+        kind: Kind,
+        body: &[u8],
+        cargo: Cargo,
+        deadline: Instant,
+    ) -> Completion {
+        let mut completion = connection.call(kind, body, cargo, deadline).await;
+        match &completion.answer {
+            Ok(_) => self.circuit.lock().answered(),
+            Err(Failure::Crowded) => {}
+            // A payload that stops in the middle ends with its connection, at the deadline.
+            Err(Failure::Deadline | Failure::Lost) if Instant::now() >= deadline => {
+                completion.answer = Err(Failure::Deadline);
+                if self.circuit.lock().silent() {
+                    self.open();
+                }
+            }
+            Err(_) => {}
+        }
+        completion
+    }
+
+    /// A connection that is up, in turn.
+    pub(super) async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, Failure> {
+        if let Some(settled) = self.pick(&self.slots.borrow()) {
+            return settled;
+        }
+        let mut changes = self.slots.subscribe();
+        let settled = changes.wait_for(|slots| self.pick(slots).is_some());
+        match timeout_at(deadline, settled).await {
+            Ok(Ok(slots)) => self.pick(&slots).unwrap_or(Err(Failure::Lost)),
+            Ok(Err(_ended)) => Err(Failure::Lost),
+            Err(_elapsed) => Err(Failure::Deadline),
+        }
+    }
+
+    /// The next connection that is up, or that there is none; nothing while that is open.
+    fn pick(&self, slots: &[Slot]) -> Option<Result<Arc<Connection>, Failure>> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let up = (0..slots.len()).find_map(|step| match &slots[(turn + step) % slots.len()] {
+            Slot::Up(connection) => Some(Arc::clone(connection)),
+            _ => None,
+        });
+        match up {
+            Some(connection) => Some(Ok(connection)),
+            None if slots.iter().any(|slot| matches!(slot, Slot::Connecting)) => None,
+            None => Some(Err(Failure::Lost)),
+        }
+    }
+
+    /// The node is silent: ends its connections, so that every later request is a miss at once
+    /// until a new handshake succeeds.
+    fn open(&self) {
+        self.counters.circuits_opened.add(1);
+        tracing::warn!(node = %self.address, "cache node is silent: treated as a miss until it answers");
+        self.slots.send_modify(|slots| {
+            for slot in slots {
+                if let Slot::Up(connection) = slot {
+                    connection.close();
+                    *slot = Slot::Down;
+                }
+            }
+        });
+    }
+
+    pub(super) fn circuit(&self) -> CircuitState {
+        let slots = self.slots.borrow();
+        let any = |wanted: fn(&Slot) -> bool| slots.iter().any(wanted);
+        if any(|slot| matches!(slot, Slot::Up(_))) {
+            CircuitState::Closed
+        } else if any(|slot| matches!(slot, Slot::Connecting | Slot::Probing)) {
+            CircuitState::HalfOpen
+        } else {
+            CircuitState::Open
+        }
+    }
+
+    pub(super) fn metrics(&self) -> NodeMetrics {
+        let in_flight = |slot: &Slot| match slot {
+            Slot::Up(connection) => connection.in_flight() as u64,
+            _ => 0,
+        };
+        let in_flight = self.slots.borrow().iter().map(in_flight).sum();
+        self.counters
+            .snapshot(self.address.clone(), self.circuit(), in_flight)
+    }
+}
+
+/// Reads the body of an answer, or says why there is none.
+pub(super) fn body(answer: Result<Answer, Failure>) -> Result<Vec<u8>, super::NodeError> {
+    use super::NodeError;
+    use tessera_proto::message::Refusal;
+    match answer {
+        Ok(Answer::Body(body)) => Ok(body),
+        Ok(Answer::Refused(Refusal::Busy)) | Err(Failure::Crowded) => Err(NodeError::Busy),
+        Ok(Answer::Refused(Refusal::Deadline)) | Err(Failure::Deadline) => Err(NodeError::Deadline),
+        Ok(Answer::Refused(reason)) => Err(NodeError::Refused(reason)),
+        Ok(Answer::Fetched(_)) | Err(Failure::Lost) => Err(NodeError::Unreachable),
+    }
+}

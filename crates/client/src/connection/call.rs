@@ -1,0 +1,221 @@
+//! A live connection as callers see it: one call a request, until its completion or its deadline.
+//!
+//! Called by the cluster. Invariant: a call returns the memory it was given, and not before writer
+//! and reader are done with it. When a call is dropped, whoever holds the memory frees it after its
+//! last use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tessera_proto::limits::{DEADLINE_MS_MAX, IN_FLIGHT_MAX};
+use tessera_proto::message::{HelloAnswer, Release};
+use tessera_proto::{FrameHeader, Incarnation, Kind, LeaseId};
+use tessera_transport::{Address, Closer};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::handshake::ConnectSpec;
+use super::queue::Queue;
+use super::table::{Cargo, Completion, Failure, Request, Table};
+use crate::cluster::NodeCounters;
+use crate::latch::Latch;
+
+/// One connection, shared by callers, reader and writer.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(super) table: Mutex<Table>,
+    pub(super) queue: Queue,
+    pub(super) closer: Closer,
+    pub(super) lost: Latch,
+    pub(super) node: Address,
+    pub(super) counters: Arc<NodeCounters>,
+    incarnation: Incarnation,
+    in_flight: Arc<Semaphore>,
+    useful: AtomicBool,
+}
+
+impl Connection {
+    pub(super) fn new(spec: &ConnectSpec, hello: &HelloAnswer, closer: Closer) -> Self {
+        let in_flight = hello.in_flight_max.clamp(1, IN_FLIGHT_MAX);
+        Self {
+            table: Mutex::new(Table::new()),
+            queue: Queue::default(),
+            closer,
+            lost: Latch::default(),
+            node: spec.address.clone(),
+            counters: Arc::clone(&spec.counters),
+            incarnation: hello.incarnation,
+            in_flight: Arc::new(Semaphore::new(in_flight as usize)),
+            useful: AtomicBool::new(false),
+        }
+    }
+
+    /// The node's process start: leases of another one are over.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Whether the node has answered anything beside the handshake.
+    pub(crate) fn was_useful(&self) -> bool {
+        self.useful.load(Ordering::Relaxed)
+    }
+
+    /// Ends the connection; everything in flight completes as lost.
+    pub(crate) fn close(&self) {
+        self.closer.close();
+    }
+
+    /// Requests in flight, those given up included.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.table.lock().len()
+    }
+
+    /// Sends a request and waits for its end, or for `deadline`.
+    pub(crate) async fn call(
+        &self,
+        kind: Kind,
+        body: &[u8],
+        cargo: Cargo,
+        deadline: Instant,
+    ) -> Completion {
+        let permit = match timeout_at(deadline, Arc::clone(&self.in_flight).acquire_owned()).await {
+            Ok(Ok(permit)) => permit,
+            Ok(Err(_closed)) => {
+                return Completion {
+                    answer: Err(Failure::Lost),
+                    cargo,
+                };
+            }
+            Err(_elapsed) => {
+                return Completion {
+                    answer: Err(Failure::Crowded),
+                    cargo,
+                };
+            }
+        };
+        let payload_bytes = match &cargo {
+            Cargo::Source(segments) => segments.length_bytes(),
+            _ => 0,
+        };
+        let (reply, mut completion) = oneshot::channel();
+        let entered = self.table.lock().enter(Request {
+            kind,
+            deadline,
+            cargo,
+            reply: Some(reply),
+            permit: Some(permit),
+        });
+        let id = match entered {
+            Ok(id) => id,
+            Err(cargo) => {
+                return Completion {
+                    answer: Err(Failure::Lost),
+                    cargo,
+                };
+            }
+        };
+        let mut waiting = Waiting {
+            connection: self,
+            id,
+            over: false,
+        };
+        self.push(kind, id, body, payload_bytes, deadline);
+        let ended = match timeout_at(deadline, &mut completion).await {
+            Ok(ended) => ended,
+            Err(_elapsed) => match waiting.give_up() {
+                Some(cargo) => {
+                    return Completion {
+                        answer: Err(Failure::Deadline),
+                        cargo,
+                    };
+                }
+                // The reader or the writer has the memory, under the same deadline.
+                None => completion.await,
+            },
+        };
+        waiting.over = true;
+        ended.expect("every request that was entered is completed by the table")
+    }
+
+    fn push(&self, kind: Kind, id: u64, body: &[u8], payload_bytes: u64, deadline: Instant) {
+        let header = FrameHeader {
+            kind,
+            request: id,
+            deadline_ms: remaining_ms(deadline),
+            body_bytes: u32::try_from(body.len()).unwrap_or(u32::MAX),
+            payload_bytes,
+        };
+        self.queue.push(header, body);
+    }
+
+    /// Gives back a lease that came after its caller had left. Nobody waits for the answer.
+    pub(super) fn release_unused(&self, lease: LeaseId) {
+        let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
+            return;
+        };
+        let mut body = Vec::new();
+        Release {
+            lease,
+            ids: Vec::new(),
+        }
+        .encode(&mut body);
+        let deadline = Instant::now();
+        let entered = self.table.lock().enter(Request {
+            kind: Kind::Release,
+            deadline,
+            cargo: Cargo::None,
+            reply: None,
+            permit: Some(permit),
+        });
+        if let Ok(id) = entered {
+            self.push(Kind::Release, id, &body, 0, deadline);
+        }
+    }
+
+    /// The node answered something.
+    pub(super) fn useful(&self) {
+        self.useful.store(true, Ordering::Relaxed);
+    }
+
+    /// The connection is over: no request may enter, and all that are in flight complete.
+    pub(super) fn lose(&self) {
+        self.in_flight.close();
+        self.table.lock().lose();
+        self.lost.set();
+    }
+}
+
+/// A call in progress. Dropped early, it gives the request up, so that its memory is freed as soon
+/// as nobody uses it.
+struct Waiting<'c> {
+    connection: &'c Connection,
+    id: u64,
+    over: bool,
+}
+
+impl Waiting<'_> {
+    fn give_up(&mut self) -> Option<Cargo> {
+        let cargo = self.connection.table.lock().give_up(self.id);
+        self.over = cargo.is_some();
+        cargo
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.give_up();
+        }
+    }
+}
+
+/// What a frame says of its deadline: at least one millisecond, at most what the wire allows.
+pub(super) fn remaining_ms(deadline: Instant) -> u32 {
+    let remaining = deadline
+        .saturating_duration_since(Instant::now())
+        .as_millis();
+    u32::try_from(remaining)
+        .unwrap_or(DEADLINE_MS_MAX)
+        .clamp(1, DEADLINE_MS_MAX)
+}
