@@ -275,10 +275,13 @@ impl Table {
         }
     }
 
-    /// The connection is gone: completes all but the sends in progress, which the writer ends.
+    /// The connection is gone: completes all but those whose memory the writer or the reader has,
+    /// who end them.
     pub(crate) fn lose(&mut self) {
         self.lost = true;
-        let ended = |_: &u64, entry: &mut Entry| !matches!(entry.state, State::Sending(_));
+        let ended = |_: &u64, entry: &mut Entry| {
+            !matches!(entry.state, State::Sending(_) | State::Receiving)
+        };
         for (_, entry) in self.entries.extract_if(ended) {
             entry.complete(Err(Failure::Lost));
         }
