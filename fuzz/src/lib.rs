@@ -1,0 +1,91 @@
+//! Every decoder that reads bytes from another process, under one property.
+//!
+//! Called by the fuzz target for each input and by the runner, which makes seeds from the golden
+//! files. The property: a decoder never panics, and whatever it accepts encodes to the bytes that
+//! it accepted, so that no two byte strings mean the same message.
+
+use tessera_proto::{Checksum, FRAME_HEADER_BYTES, FrameHeader, ObjectHeader, Reader, message};
+
+/// A decoder by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoder {
+    /// The type that it decodes, as the golden files name it.
+    pub name: &'static str,
+    /// Decodes the bytes and asserts the property.
+    pub check: fn(&[u8]),
+}
+
+macro_rules! decoders {
+    ($($message:ident,)*) => {
+        /// Every decoder. The first byte of an input chooses one of them.
+        pub const DECODERS: &[Decoder] = &[
+            Decoder { name: "FrameHeader", check: frame_header },
+            Decoder { name: "ObjectHeader", check: object_header },
+            $(Decoder {
+                name: stringify!($message),
+                check: |body| {
+                    if let Ok(decoded) = message::$message::decode(body) {
+                        let mut encoded = Vec::new();
+                        decoded.encode(&mut encoded);
+                        assert_eq!(encoded, body, "{decoded:?}");
+                    }
+                },
+            },)*
+        ];
+    };
+}
+
+decoders! {
+    Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
+    ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused,
+}
+
+/// The decoder that `input` chooses, and the bytes for it; `None` if there is not even a choice.
+#[must_use]
+pub fn choose(input: &[u8]) -> Option<(&'static Decoder, &[u8])> {
+    let (choice, bytes) = input.split_first()?;
+    Some((&DECODERS[usize::from(*choice) % DECODERS.len()], bytes))
+}
+
+/// The input that makes [`choose`] give `bytes` to the decoder `name`, if there is one.
+#[must_use]
+pub fn input_for(name: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+    let index = DECODERS.iter().position(|decoder| decoder.name == name)?;
+    let mut input = vec![u8::try_from(index).ok()?];
+    input.extend_from_slice(bytes);
+    Some(input)
+}
+
+/// Runs the decoder that `input` chooses.
+pub fn check(input: &[u8]) {
+    if let Some((decoder, bytes)) = choose(input) {
+        (decoder.check)(bytes);
+    }
+}
+
+/// Decodes a header as it stands and, since a fuzzer cannot guess a checksum, with its check put
+/// right.
+fn frame_header(bytes: &[u8]) {
+    let Some((head, _)) = bytes.split_first_chunk::<FRAME_HEADER_BYTES>() else {
+        return;
+    };
+    let mut repaired = *head;
+    let (checked, check) = repaired.split_at_mut(FRAME_HEADER_BYTES - 8);
+    let mut running = Checksum::new();
+    running.update(checked);
+    check.copy_from_slice(&running.finish().to_le_bytes());
+    for bytes in [head, &repaired] {
+        if let Ok(header) = FrameHeader::decode(bytes) {
+            assert_eq!(&header.encode(), bytes, "{header:?}");
+        }
+    }
+}
+
+fn object_header(bytes: &[u8]) {
+    let mut reader = Reader::new(bytes);
+    if let Ok(header) = ObjectHeader::read(&mut reader) {
+        let mut encoded = Vec::new();
+        header.encode(&mut encoded);
+        assert!(bytes.starts_with(&encoded), "{header:?}");
+    }
+}

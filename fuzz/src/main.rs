@@ -1,0 +1,171 @@
+//! The runner: writes the seeds, builds the target with coverage, runs it for a given time.
+//!
+//! `cargo run --manifest-path fuzz/Cargo.toml -- --seconds 60 [--seed N]`, or with `--reproduce
+//! FILE` one input alone. It needs cargo, a C++ compiler and the stable toolchain: coverage comes
+//! from the compiler pass itself, without a sanitizer, which is all that safe code needs. The last
+//! line counts decoders: one has passed if the run ended well and reached it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use tessera_fuzz::{DECODERS, check, choose, input_for};
+
+/// Coverage as libFuzzer reads it: counters, a table of places, and the operands of comparisons.
+const COVERAGE: [&str; 6] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "--cfg=fuzzing",
+];
+
+/// Longest input, bytes; the limits are declared lengths, so reaching them needs no long input.
+const INPUT_BYTES_MAX: u32 = 4_096;
+/// Resident memory above which a decoder is found to allocate what it was told to.
+const MEMORY_MIB_MAX: u32 = 512;
+
+struct Options {
+    seconds: u32,
+    seed: Option<u32>,
+    reproduce: Option<PathBuf>,
+}
+
+/// The part of a golden file that makes seeds.
+#[derive(Deserialize)]
+struct Golden {
+    frames: Vec<GoldenFrame>,
+}
+
+#[derive(Deserialize)]
+struct GoldenFrame {
+    message: String,
+    header: String,
+    body: String,
+}
+
+fn main() -> Result<()> {
+    let options = options()?;
+    let home = Path::new(env!("CARGO_MANIFEST_DIR"));
+    if let Some(file) = &options.reproduce {
+        let input = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        let name = choose(&input).map_or("none", |(decoder, _)| decoder.name);
+        println!("decoder {name}, {} bytes", input.len());
+        check(&input);
+        return Ok(());
+    }
+    let corpus = home.join("corpus");
+    let seeds = write_seeds(home, &corpus)?;
+    println!(
+        "{seeds} seeds for {} decoders, {} s",
+        DECODERS.len(),
+        options.seconds
+    );
+    let clean = run_target(home, &corpus, &options)?;
+    let reached = reached(&corpus)?;
+    for (name, inputs) in &reached {
+        println!("{name:>16} {inputs:>6} inputs");
+    }
+    let passed = match clean {
+        true => reached.values().filter(|inputs| **inputs > 0).count(),
+        false => 0,
+    };
+    println!("{passed} passed, {} failed", DECODERS.len() - passed);
+    ensure!(
+        passed == DECODERS.len(),
+        "a decoder failed: its input is under fuzz/artifacts; run it alone with --reproduce FILE"
+    );
+    Ok(())
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options {
+        seconds: 60,
+        seed: None,
+        reproduce: None,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        let value = arguments
+            .next()
+            .with_context(|| format!("{name} needs a value"))?;
+        match name.as_str() {
+            "--seconds" => options.seconds = value.parse().context("--seconds is a number")?,
+            "--seed" => options.seed = Some(value.parse().context("--seed is a number")?),
+            "--reproduce" => options.reproduce = Some(value.into()),
+            _ => bail!("unknown option {name}: there are --seconds, --seed and --reproduce"),
+        }
+    }
+    Ok(options)
+}
+
+/// Writes every message and header of the golden files as an input, and counts them.
+fn write_seeds(home: &Path, corpus: &Path) -> Result<usize> {
+    fs::create_dir_all(corpus).context("creating fuzz/corpus")?;
+    let path = home.join("../crates/proto/tests/golden/wire-v1.json");
+    let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    let golden: Golden = serde_json::from_slice(&text).context("reading the golden file")?;
+    let mut seeds = 0;
+    for (number, frame) in golden.frames.iter().enumerate() {
+        let (header, body) = (bytes(&frame.header)?, bytes(&frame.body)?);
+        let object = (frame.message == "Put").then_some(("ObjectHeader", &body));
+        let inputs = [("FrameHeader", &header), (&frame.message, &body)];
+        for (name, bytes) in inputs.into_iter().chain(object) {
+            let input = input_for(name, bytes)
+                .with_context(|| format!("{name} has golden bytes but no fuzzed decoder"))?;
+            fs::write(corpus.join(format!("golden-{number:02}-{name}")), input)
+                .context("writing a seed")?;
+            seeds += 1;
+        }
+    }
+    Ok(seeds)
+}
+
+/// Builds the target and runs it; says whether it ended without a finding.
+fn run_target(home: &Path, corpus: &Path, options: &Options) -> Result<bool> {
+    let artifacts = home.join("artifacts");
+    fs::create_dir_all(&artifacts).context("creating fuzz/artifacts")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"))
+        .arg("run")
+        .arg("--manifest-path")
+        .arg(home.join("Cargo.toml"))
+        // With a target named, build scripts are compiled without the coverage flags.
+        .args(["--quiet", "--release", "--target", "host-tuple"])
+        .args(["--features", "libfuzzer", "--bin", "decoders", "--"])
+        .arg(format!("-max_total_time={}", options.seconds))
+        .arg(format!("-max_len={INPUT_BYTES_MAX}"))
+        .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
+        .args(["-timeout=5", "-print_final_stats=1", "-verbosity=0"])
+        .arg(format!("-artifact_prefix={}/", artifacts.display()));
+    if let Some(seed) = options.seed {
+        command.arg(format!("-seed={seed}"));
+    }
+    let status = command.arg(corpus).status().context("starting cargo")?;
+    Ok(status.success())
+}
+
+/// How many inputs of the corpus each decoder has.
+fn reached(corpus: &Path) -> Result<BTreeMap<&'static str, usize>> {
+    let mut inputs: BTreeMap<_, usize> = DECODERS.iter().map(|it| (it.name, 0)).collect();
+    for entry in fs::read_dir(corpus).context("reading fuzz/corpus")? {
+        let input = fs::read(entry.context("reading fuzz/corpus")?.path())?;
+        if let Some((decoder, _)) = choose(&input) {
+            *inputs.entry(decoder.name).or_default() += 1;
+        }
+    }
+    Ok(inputs)
+}
+
+/// The bytes that `hex` spells.
+fn bytes(hex: &str) -> Result<Vec<u8>> {
+    ensure!(hex.len().is_multiple_of(2), "hex of odd length");
+    let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).context("hex digits");
+    (0..hex.len()).step_by(2).map(byte).collect()
+}
