@@ -1,0 +1,117 @@
+//! What an operator can set about a node, and how its limits must relate.
+//!
+//! Built by `tessera node` and by tests; checked once, by `Node::start`, so that no later code has
+//! to ask whether a limit makes sense.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tessera_proto::limits;
+use tessera_transport::Address;
+
+use crate::error::StartError;
+
+/// Everything that a node is told at its start.
+#[derive(Clone, Debug)]
+pub struct NodeConfig {
+    /// Where to listen; port 0 asks the system for a free one.
+    pub listen: Address,
+    /// Bytes of the RAM tier, taken and faulted in at the start.
+    pub ram_bytes: u64,
+    /// Allows an address that other machines can reach and a folder that other users can enter.
+    pub insecure: bool,
+    /// Held while the node runs; a unix socket has one of its own if none is given.
+    pub lock: Option<PathBuf>,
+    /// End after this long without a connection; `None` means run until told to stop.
+    pub idle_exit: Option<Duration>,
+    /// Bounds on what clients can make the node hold.
+    pub limits: NodeLimits,
+}
+
+/// Bounds on what clients can make the node hold, and on how long they can take.
+#[derive(Clone, Debug)]
+pub struct NodeLimits {
+    /// Connections at once; one more is closed at once and counted.
+    pub connections: u32,
+    /// Answers that one connection may have waiting. Beyond it the node stops reading it.
+    pub in_flight: u32,
+    /// Bytes of one object's payload.
+    pub object_bytes: u64,
+    /// Bytes of objects that are being received, over all connections. Beyond it: busy.
+    pub unpublished_bytes: u64,
+    /// Bytes under lease, over all connections.
+    pub leased_bytes: u64,
+    /// From the connection to the last byte of its HELLO.
+    pub hello_timeout: Duration,
+    /// From the first byte of a frame to its last, in both directions.
+    pub frame_timeout: Duration,
+    /// From the order to stop to the end of the last answer.
+    pub drain_timeout: Duration,
+}
+
+impl NodeConfig {
+    /// The defaults for a node of `ram_bytes` at `listen`.
+    pub fn new(listen: Address, ram_bytes: u64) -> Self {
+        let limits = NodeLimits::for_ram(ram_bytes);
+        Self {
+            listen,
+            ram_bytes,
+            insecure: false,
+            lock: None,
+            idle_exit: None,
+            limits,
+        }
+    }
+}
+
+impl NodeLimits {
+    /// A quarter of the memory may be in reception and half of it under lease, so that publishing
+    /// always finds something to evict.
+    pub fn for_ram(ram_bytes: u64) -> Self {
+        let unpublished_bytes = ram_bytes / 4;
+        Self {
+            connections: 1024,
+            in_flight: 256,
+            object_bytes: unpublished_bytes.min(limits::OBJECT_BYTES_MAX),
+            unpublished_bytes,
+            leased_bytes: ram_bytes / 2,
+            hello_timeout: Duration::from_secs(5),
+            frame_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// The relations that the serving code relies on.
+    pub(crate) fn check(&self, ram_bytes: u64) -> Result<(), StartError> {
+        let relations = [
+            (
+                self.connections > 0,
+                "the limit on connections must be at least 1",
+            ),
+            (
+                (1..=limits::IN_FLIGHT_MAX).contains(&self.in_flight),
+                "the limit on requests in flight must be at least 1 and within the protocol's",
+            ),
+            (
+                self.object_bytes > 0,
+                "the RAM tier is too small for any object: raise --ram",
+            ),
+            (
+                self.object_bytes <= limits::OBJECT_BYTES_MAX,
+                "the limit on one object is above what the protocol allows",
+            ),
+            (
+                self.object_bytes <= self.unpublished_bytes,
+                "the limit on unpublished bytes must hold at least one object",
+            ),
+            (
+                self.unpublished_bytes.saturating_add(self.leased_bytes) <= ram_bytes,
+                "unpublished and leased bytes together must fit into the RAM tier",
+            ),
+        ];
+        match relations.iter().find(|(holds, _)| !holds) {
+            None => Ok(()),
+            Some((_, message)) => Err(StartError::Limits(message)),
+        }
+    }
+}

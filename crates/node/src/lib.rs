@@ -1,0 +1,24 @@
+//! Everything that runs inside a cache node: listen, admit, serve, count.
+//!
+//! Called by the command line and by tests. May import: proto, transport, store. Never sees: client,
+//! lifecycle. Nothing that a client sends can stop the listener, make the node hold more than its
+//! limits say, or make it answer with bytes that were not verified.
+#![forbid(unsafe_code)]
+
+mod budget;
+mod clock;
+mod config;
+mod connection;
+mod counters;
+mod error;
+mod listen;
+mod node;
+mod put;
+mod requests;
+mod shared;
+mod writer;
+
+pub use config::{NodeConfig, NodeLimits};
+pub use error::StartError;
+pub use node::{Node, RunningNode, StopReason};
+pub use tessera_transport::{Address, AddressError};

@@ -1,0 +1,220 @@
+//! Where a node may listen, and the proof that it is the only one there.
+//!
+//! Called once, by `Node::start`, before any memory is taken. Invariant: without authentication a
+//! port is open to this machine only, a unix socket to this user only, and a socket file is removed
+//! only by the process that holds its lock, so that two nodes can never serve one path.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use tessera_transport::Address;
+
+use crate::config::NodeConfig;
+use crate::error::StartError;
+
+/// The right to listen on one address. Dropping it removes the socket file, then the lock.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    socket: Option<PathBuf>,
+    _lock: Option<File>,
+}
+
+impl Claim {
+    /// Checks the policy, takes the lock and clears a socket that a dead node left behind.
+    pub(crate) fn take(config: &NodeConfig) -> Result<Self, StartError> {
+        match &config.listen {
+            Address::Tcp(_) => {
+                if !config.insecure && !config.listen.is_loopback() {
+                    return Err(StartError::NotLoopback {
+                        address: config.listen.to_string(),
+                    });
+                }
+                let lock = config.lock.as_deref().map(lock_file).transpose()?;
+                Ok(Self {
+                    socket: None,
+                    _lock: lock,
+                })
+            }
+            Address::Unix(path) => {
+                private_folder(path, config.insecure)?;
+                let lock = match &config.lock {
+                    Some(lock) => lock_file(lock)?,
+                    None => lock_file(&beside(path))?,
+                };
+                remove_stale(path)?;
+                Ok(Self {
+                    socket: Some(path.clone()),
+                    _lock: Some(lock),
+                })
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(socket) = &self.socket {
+            // The next node clears what could not be removed here.
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+}
+
+/// The lock of a socket without a configured one: `node.sock` is guarded by `node.sock.lock`.
+fn beside(socket: &Path) -> PathBuf {
+    let mut name = socket.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+/// The lock file itself stays for ever: removing it would let two processes lock two files of the
+/// same name.
+fn lock_file(path: &Path) -> Result<File, StartError> {
+    let failed = |source| StartError::Lock {
+        path: path.to_owned(),
+        source,
+    };
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(failed)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StartError::AlreadyRunning {
+            lock: path.to_owned(),
+        }),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+fn private_folder(socket: &Path, insecure: bool) -> Result<(), StartError> {
+    let folder = match socket.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let failed = |source| StartError::Folder {
+        folder: folder.to_owned(),
+        source,
+    };
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(failed)?;
+    let found = folder.metadata().map_err(failed)?;
+    let ours = found.uid() == rustix::process::geteuid().as_raw();
+    if insecure || (ours && found.mode() & 0o077 == 0) {
+        Ok(())
+    } else {
+        Err(StartError::FolderNotPrivate {
+            folder: folder.to_owned(),
+        })
+    }
+}
+
+/// Only under the lock: whoever left the socket is dead.
+fn remove_stale(socket: &Path) -> Result<(), StartError> {
+    let failed = |source| StartError::Socket {
+        path: socket.to_owned(),
+        source,
+    };
+    match socket.symlink_metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(error)),
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(socket).map_err(failed),
+        Ok(_) => Err(StartError::NotASocket {
+            path: socket.to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn config(address: &str) -> NodeConfig {
+        NodeConfig::new(address.parse().expect("an address"), 64 << 20)
+    }
+
+    #[test]
+    fn an_address_beyond_this_machine_is_refused_without_insecure_and_the_message_says_how() {
+        for address in ["0.0.0.0:0", "[::]:0", "10.1.2.3:7421", "example.org:7421"] {
+            let message = Claim::take(&config(address))
+                .expect_err(address)
+                .to_string();
+            assert!(message.contains("--insecure"), "{message}");
+            let opened = NodeConfig {
+                insecure: true,
+                ..config(address)
+            };
+            assert!(Claim::take(&opened).is_ok(), "{address}");
+        }
+        for address in ["127.0.0.1:0", "[::1]:0", "localhost:0"] {
+            assert!(Claim::take(&config(address)).is_ok(), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_second_claim_on_one_socket_is_refused_until_the_first_ends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = config(&format!("unix:{}/run/node.sock", folder.path().display()));
+        let first = Claim::take(&config).expect("the first claim");
+        let mode = folder
+            .path()
+            .join("run")
+            .metadata()
+            .expect("made")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let refused = Claim::take(&config).expect_err("the second claim");
+        assert!(
+            matches!(refused, StartError::AlreadyRunning { .. }),
+            "{refused}"
+        );
+        drop(first);
+        Claim::take(&config).expect("a claim after the first ended");
+    }
+
+    #[test]
+    fn a_stale_socket_is_cleared_and_a_file_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run/node.sock");
+        let config = config(&format!("unix:{}", path.display()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(folder.path().join("run"))
+            .expect("a folder");
+        drop(UnixListener::bind(&path).expect("a socket to leave behind"));
+        drop(Claim::take(&config).expect("a claim over a stale socket"));
+        assert!(!path.exists());
+        std::fs::write(&path, b"precious").expect("a file");
+        let refused = Claim::take(&config).expect_err("a file in the way");
+        assert!(
+            matches!(refused, StartError::NotASocket { .. }),
+            "{refused}"
+        );
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), open).expect("permissions");
+        let config = config(&format!("unix:{}/node.sock", folder.path().display()));
+        let message = Claim::take(&config)
+            .expect_err("an open folder")
+            .to_string();
+        assert!(message.contains("chmod 700"), "{message}");
+    }
+}

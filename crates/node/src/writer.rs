@@ -1,0 +1,141 @@
+//! Sends the answers of one connection, in the order in which they became ready.
+//!
+//! Runs beside the reader of the same connection. An answer holds what it sends (the pin of an
+//! object) and its place among the requests in flight until the system has taken its last byte.
+//! Small answers that are ready together leave in one system call.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tessera_proto::message::{Refusal, Refused};
+use tessera_proto::{FrameHeader, Kind};
+use tessera_store::ReadPin;
+use tessera_transport::{Frame, LinkError, Payload, Sender};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::Receiver as Queue;
+use tokio::time::Instant;
+
+use crate::shared::Shared;
+
+/// A batch is closed when it holds this many payload bytes: the frame deadline then covers little
+/// more than one object.
+const BATCH_PAYLOAD_BYTES: u64 = 1 << 20;
+/// Most answers in one batch.
+const BATCH_ANSWERS: usize = 64;
+
+/// One answer, complete but for its sending.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) request: u64,
+    pub(crate) kind: Kind,
+    pub(crate) body: Vec<u8>,
+    pub(crate) payload: Option<ReadPin>,
+    /// When the client stops to wait; a payload is not begun after it.
+    pub(crate) deadline: Option<Instant>,
+    /// The place among the requests in flight.
+    pub(crate) place: Option<OwnedSemaphorePermit>,
+}
+
+impl Answer {
+    /// An answer that is only a body.
+    pub(crate) fn new(request: &FrameHeader, kind: Kind, body: Vec<u8>) -> Self {
+        let request = request.request;
+        Self {
+            request,
+            kind,
+            body,
+            payload: None,
+            deadline: None,
+            place: None,
+        }
+    }
+
+    /// Refuses a request; with `request` zero, the connection.
+    pub(crate) fn refusal(request: u64, reason: Refusal, message: &str) -> Self {
+        let mut body = Vec::new();
+        Refused {
+            reason,
+            message: message.to_owned(),
+        }
+        .encode(&mut body);
+        Self {
+            request,
+            kind: Kind::Refused,
+            body,
+            payload: None,
+            deadline: None,
+            place: None,
+        }
+    }
+
+    fn payload_bytes(&self) -> u64 {
+        self.payload.as_ref().map_or(0, |pin| pin.len() as u64)
+    }
+
+    fn frame(&self) -> Frame<'_> {
+        let header = FrameHeader {
+            kind: self.kind,
+            request: self.request,
+            deadline_ms: 0,
+            body_bytes: u32::try_from(self.body.len())
+                .expect("bodies are bounded by BODY_BYTES_MAX"),
+            payload_bytes: self.payload_bytes(),
+        };
+        let payload = self
+            .payload
+            .as_ref()
+            .map_or(Payload::None, |pin| Payload::Bytes(pin));
+        Frame {
+            header,
+            body: &self.body,
+            payload,
+        }
+    }
+}
+
+/// Sends until the queue is closed and empty, or the link fails.
+pub(crate) async fn write_answers(
+    shared: &Arc<Shared>,
+    mut sender: Sender,
+    mut queue: Queue<Answer>,
+) -> Result<(), LinkError> {
+    let timeout = shared.limits.frame_timeout;
+    let mut batch = Vec::with_capacity(BATCH_ANSWERS);
+    while let Some(first) = queue.recv().await {
+        let mut payload_bytes = 0;
+        let mut next = Some(first);
+        while let Some(answer) = next {
+            let answer = current(answer, shared);
+            payload_bytes += answer.payload_bytes();
+            batch.push(answer);
+            let full = batch.len() == BATCH_ANSWERS || payload_bytes >= BATCH_PAYLOAD_BYTES;
+            next = if full { None } else { queue.try_recv().ok() };
+        }
+        send(&mut sender, &batch, timeout).await?;
+        shared.counters.sent_bytes.add(payload_bytes);
+        batch.clear();
+    }
+    Ok(())
+}
+
+async fn send(sender: &mut Sender, batch: &[Answer], timeout: Duration) -> Result<(), LinkError> {
+    let frames: Vec<Frame<'_>> = batch.iter().map(Answer::frame).collect();
+    sender.send_batch(&frames, Instant::now() + timeout).await
+}
+
+/// Nobody waits any more for an answer past its deadline: its payload would only delay the others.
+fn current(answer: Answer, shared: &Shared) -> Answer {
+    let late = answer
+        .deadline
+        .is_some_and(|deadline| deadline <= Instant::now());
+    if !late || answer.payload.is_none() {
+        return answer;
+    }
+    shared.counters.refused_deadline.count();
+    let message = "the deadline passed before the answer was begun";
+    let refusal = Answer::refusal(answer.request, Refusal::Deadline, message);
+    Answer {
+        place: answer.place,
+        ..refusal
+    }
+}

@@ -1,0 +1,7 @@
+//! A node in this process and real sockets: what each message does, what hostile clients cannot do,
+//! and how connections, leases and nodes end.
+
+mod hostile;
+mod lifetime;
+mod messages;
+mod support;
