@@ -22,7 +22,7 @@ mod shape;
 pub mod worker;
 
 pub use ids::{Attempt, LoadId, LookupId, RequestKey, SaveId};
-pub use metadata::{ChunkHash, LoadOrder, PlanError, SaveOrder, StepPlan};
+pub use metadata::{ChunkHash, LeaseOrder, LoadOrder, PlanError, SaveOrder, StepPlan};
 pub use scheduler::{SchedulerConfig, SchedulerRoot};
 pub use shape::{Axes, Axis, GroupKind, GroupSpec, LayoutClass, LoadMode, Rank, Shape, ShapeError};
 pub use worker::{WorkerConfig, WorkerRoot};

@@ -6,11 +6,12 @@
 //! for.
 
 use serde::{Deserialize, Serialize};
-use tessera_proto::{BlockHash, LeaseId};
+use tessera_proto::{BlockHash, Incarnation, LeaseId};
 use thiserror::Error;
 
 use crate::ids::LoadId;
 use crate::plan::Span;
+use crate::scheduler::{Held, NodeIndex};
 
 const FORMAT: u8 = 1;
 
@@ -32,6 +33,17 @@ impl ChunkHash {
     }
 }
 
+/// A lease as it travels: the parts of a [`Held`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseOrder {
+    /// Index of the node in the client's list.
+    pub node: u32,
+    /// The node's process start.
+    pub incarnation: u128,
+    /// The number of the lease.
+    pub lease: u64,
+}
+
 /// One load: every rank executes its own part of it and reports it once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoadOrder {
@@ -51,8 +63,8 @@ pub struct LoadOrder {
     pub tables: Vec<Vec<u32>>,
     /// The hashes of the chunks from the one that holds token `computed` to `boundary`.
     pub hashes: Vec<ChunkHash>,
-    /// The leases that hold the objects, as numbers of [`LeaseId`].
-    pub leases: Vec<u64>,
+    /// The leases that hold the objects.
+    pub leases: Vec<LeaseOrder>,
     /// For each needed piece and each of its shards, in that order: an index into `leases`.
     pub lease_of: Vec<u16>,
     /// The load fails this long after the worker has learned of it.
@@ -72,9 +84,13 @@ impl LoadOrder {
 
     /// The lease of the `index`-th needed object over all shards.
     #[must_use]
-    pub fn lease(&self, index: usize) -> Option<LeaseId> {
+    pub fn lease(&self, index: usize) -> Option<Held> {
         let lease = self.leases.get(usize::from(*self.lease_of.get(index)?))?;
-        LeaseId::new(*lease)
+        Some(Held {
+            node: NodeIndex(lease.node),
+            incarnation: Incarnation(lease.incarnation),
+            lease: LeaseId::new(lease.lease)?,
+        })
     }
 }
 

@@ -4,17 +4,19 @@
 //! exactly once, by value: a [`LeaseBook`] is moved from lookup to hit to load and ends in a
 //! release command.
 
-use tessera_proto::{LeaseId, ObjectId};
+use tessera_proto::{Incarnation, LeaseId, ObjectId};
 
 /// A node, as an index into the client's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeIndex(pub u32);
 
 /// One object that a node holds for us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
     /// The node.
     pub node: NodeIndex,
+    /// The node's process start: a lease of an earlier one is worth nothing.
+    pub incarnation: Incarnation,
     /// The lease on that node.
     pub lease: LeaseId,
 }

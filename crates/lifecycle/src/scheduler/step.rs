@@ -7,7 +7,7 @@
 use tessera_proto::Instant;
 use thiserror::Error;
 
-use crate::metadata::{LoadOrder, SaveOrder, StepPlan};
+use crate::metadata::{LeaseOrder, LoadOrder, SaveOrder, StepPlan};
 use crate::plan;
 use crate::plan::{Piece, Span};
 use crate::scheduler::leases::Held;
@@ -353,17 +353,21 @@ impl SchedulerRoot {
 }
 
 /// The distinct leases of `holders`, and the index into them for each holder.
-fn lease_table(holders: &[Held]) -> (Vec<u64>, Vec<u16>) {
-    let mut leases: Vec<u64> = Vec::new();
+fn lease_table(holders: &[Held]) -> (Vec<LeaseOrder>, Vec<u16>) {
+    let mut leases: Vec<Held> = Vec::new();
     let index = |held: &Held| {
-        let lease = held.lease.get();
-        let known = leases.iter().position(|other| *other == lease);
+        let known = leases.iter().position(|other| other == held);
         let at = known.unwrap_or_else(|| {
-            leases.push(lease);
+            leases.push(*held);
             leases.len() - 1
         });
         u16::try_from(at).unwrap_or(u16::MAX)
     };
     let lease_of = holders.iter().map(index).collect();
-    (leases, lease_of)
+    let order = |held: Held| LeaseOrder {
+        node: held.node.0,
+        incarnation: held.incarnation.0,
+        lease: held.lease.get(),
+    };
+    (leases.into_iter().map(order).collect(), lease_of)
 }

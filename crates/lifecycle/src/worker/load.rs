@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tessera_proto::{Instant, KeyDigest, LeaseId, NamespaceDigest};
+use tessera_proto::{Instant, KeyDigest, NamespaceDigest};
 
 use crate::metadata::LoadOrder;
 use crate::plan::{self, Destination, Piece, Shards};
+use crate::scheduler::Held;
 use crate::shape::{LayoutClass, Rank, Shape};
 use crate::worker::config::LoadFailure;
 
@@ -18,7 +19,7 @@ pub(crate) struct Part {
     pub(crate) number: u32,
     pub(crate) group: usize,
     pub(crate) key: KeyDigest,
-    pub(crate) lease: Option<LeaseId>,
+    pub(crate) lease: Option<Held>,
     pub(crate) destinations: Vec<Destination>,
 }
 

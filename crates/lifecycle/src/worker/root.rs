@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tessera_proto::{Instant, KeyDigest, LeaseId};
+use tessera_proto::{Instant, KeyDigest};
 
 use crate::ids::{LoadId, SaveId};
 use crate::metadata::{LoadOrder, SaveOrder, StepPlan};
 use crate::plan::{self, Destination, Shards};
+use crate::scheduler::Held;
 use crate::shape::LayoutClass;
 use crate::worker::config::{LoadFailure, SaveOutcome, WorkerConfig, WorkerCounters};
 use crate::worker::load::{Load, Stage};
@@ -36,7 +37,7 @@ pub struct Fetch {
     /// The object.
     pub key: KeyDigest,
     /// The lease that holds it.
-    pub lease: Option<LeaseId>,
+    pub lease: Option<Held>,
     /// Where each of its blocks goes, in payload order.
     pub destinations: Vec<Destination>,
     /// When the load is over for the request.
