@@ -85,10 +85,15 @@ pub(crate) fn ensure(project: &Project, need: Need) -> Result<Ready> {
     })
 }
 
-/// The release binary. Cargo itself knows whether it is current, so it is always asked.
+/// The shipped binary, and beside it the proxy with which the demo and the engine tests damage what
+/// is stored. Cargo itself knows whether they are current, so it is always asked.
 fn build_binary(project: &Project) -> Result<()> {
-    step::run("release binary", &project.cache.log("binary"), |step| {
-        step.command(project.cargo(&["build", "--release", "--package", "tessera"]))
+    let packages = ["--package", "tessera", "--package", "tessera-sim"];
+    let binaries = ["--bin", "tessera", "--bin", "tessera-damage"];
+    step::run("release binaries", &project.cache.log("binary"), |step| {
+        let mut build = project.cargo(&["build", "--release"]);
+        build.args(packages).args(binaries);
+        step.command(build)
     })
 }
 
