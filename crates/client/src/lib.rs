@@ -23,3 +23,9 @@ pub use cluster::{
 };
 pub use health::{CircuitState, HealthConfig};
 pub use routing::{NodeIndex, NodeSpec};
+
+// The words in which callers speak of objects and memory, so that they need no other crate.
+pub use tessera_proto::{
+    Expectation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId, checksum,
+};
+pub use tessera_transport::{Address, Lent, Region, Segments};
