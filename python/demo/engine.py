@@ -1,0 +1,147 @@
+"""One real vLLM engine in one process, driven by JSON lines; started by `harness.Engine` only.
+
+The first argument is a JSON object: `model` (folder), `connector` (kv_transfer_config or null) and
+`engine` (more arguments of `vllm.LLM`). Every line on standard input is a job, every line on
+standard output an answer; what libraries print goes to standard error. The engine is stepped here
+by hand, so that a caller can act at an exact point of a run (`hold_after`) and so that the time to
+the first token is measured where the request is added.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from vllm import LLM, SamplingParams
+from vllm.v1.metrics.reader import Counter
+
+
+class Served:
+    """The engine and the requests that it has now."""
+
+    def __init__(self, settings: dict[str, Any], answers: TextIO) -> None:
+        self.answers = answers
+        self.numbered = 0
+        folder = Path(settings["model"])
+        # vLLM turns a float32 checkpoint into bfloat16 unless told otherwise.
+        dtype = json.loads((folder / "config.json").read_text())["dtype"]
+        arguments: dict[str, Any] = {
+            "dtype": dtype,
+            "enforce_eager": True,
+            "seed": 0,
+            "max_model_len": 4096,
+            "max_num_batched_tokens": 4096,
+            "max_num_seqs": 16,
+            "disable_log_stats": False,
+            **settings.get("engine", {}),
+        }
+        if settings.get("connector"):
+            arguments["kv_transfer_config"] = settings["connector"]
+        self.llm = LLM(str(folder), **arguments)
+
+    def say(self, **answer: Any) -> None:
+        print(json.dumps(answer), file=self.answers, flush=True)
+
+    def counters(self) -> dict[str, float]:
+        """The engine's counters, ours among them, by name and labels."""
+        found: dict[str, float] = {}
+        for metric in self.llm.get_metrics():
+            if isinstance(metric, Counter):
+                labels = {k: v for k, v in metric.labels.items() if k not in SHARED_LABELS}
+                name = metric.name + "".join(f"{{{k}={v}}}" for k, v in sorted(labels.items()))
+                found[name] = found.get(name, 0) + metric.value
+        return found
+
+    def generate(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Runs the prompts together; answers in their order."""
+        engine = self.llm.llm_engine
+        before = self.counters()
+        parameters = SamplingParams(temperature=0, max_tokens=job["max_tokens"], ignore_eos=True)
+        salts = job.get("salts") or [None] * len(job["prompts"])
+        begun: dict[str, float] = {}
+        for tokens, salt in zip(job["prompts"], salts, strict=True):
+            prompt = {"prompt_token_ids": tokens, **({"cache_salt": salt} if salt else {})}
+            name = f"r{self.numbered}"
+            self.numbered += 1
+            begun[name] = time.monotonic()
+            engine.add_request(name, prompt, parameters)  # type: ignore[arg-type]
+        results = self.drain(begun, job.get("hold_after"))
+        after = self.counters()
+        changes = {name: value - before.get(name, 0) for name, value in after.items()}
+        return {"results": [results[name] for name in begun], "counters": changes}
+
+    def drain(self, begun: dict[str, float], hold_after: int | None) -> dict[str, Any]:
+        """Steps until every request is finished. With `hold_after`, stands still once when that
+        many tokens are there, says so, and goes on with the next line of input."""
+        engine = self.llm.llm_engine
+        ttft: dict[str, float] = {}
+        tokens: dict[str, int] = {}
+        results: dict[str, Any] = {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                name = output.request_id
+                now = time.monotonic()
+                ttft.setdefault(name, now - begun[name])
+                tokens[name] = len(output.outputs[0].token_ids)
+                if output.finished:
+                    results[name] = {
+                        "tokens": list(output.outputs[0].token_ids),
+                        "cached": output.num_cached_tokens,
+                        "finish_reason": output.outputs[0].finish_reason,
+                        "ttft_ms": round(ttft[name] * 1000, 3),
+                        "total_ms": round((now - begun[name]) * 1000, 3),
+                    }
+            if hold_after is not None and sum(tokens.values()) >= hold_after:
+                hold_after = None
+                self.say(event="held", tokens=sum(tokens.values()))
+                sys.stdin.readline()
+        return results
+
+    def step_idle(self, steps: int) -> None:
+        """Steps an engine that has nothing to run, as a server does between requests."""
+        for _ in range(steps):
+            self.llm.llm_engine.step()
+
+    def serve(self) -> None:
+        for line in sys.stdin:
+            job = json.loads(line)
+            match job["op"]:
+                case "generate":
+                    self.say(event="generated", **self.generate(job))
+                case "reset":
+                    # Only the engine's own cache: the connector keeps what it has.
+                    self.say(event="reset", ok=self.llm.reset_prefix_cache())
+                case "counters":
+                    self.say(event="counters", counters=self.counters())
+                case "close":
+                    break
+                case unknown:
+                    raise ValueError(f"unknown op {unknown!r}")
+
+
+SHARED_LABELS = {"model_name", "engine"}
+
+
+def main() -> None:
+    # Libraries and worker processes may print; only this copy of standard output is ours.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    begun = time.monotonic()
+    try:
+        served = Served(json.loads(sys.argv[1]), answers)
+    except Exception as error:
+        print(json.dumps({"event": "refused", "error": str(error)}), file=answers, flush=True)
+        raise
+    served.say(event="ready", seconds=round(time.monotonic() - begun, 1))
+    served.serve()
+    engine_core = served.llm.llm_engine.engine_core
+    engine_core.shutdown()
+    served.say(event="closed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,294 @@
+"""What the demo and the engine tests run: real engines, nodes and a damaging proxy as processes.
+
+Every process is a context manager that ends its own process, so that a failed test leaves none
+behind. Answers are awaited with a bound; an engine that dies shows the end of its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any, Self
+
+VOCABULARY = 512
+START_S = 240.0
+ANSWER_S = 240.0
+NODE_S = 30.0
+LOG_TAIL = 6000
+
+ENVIRONMENT = {
+    # One process, one gibibyte of cache: what a test needs, not what a server would use.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    # Several engines share the cores of a test machine; bound threads would share one.
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "INFO",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class ProcessFailed(Exception):
+    """A process ended or stayed silent; the message carries the end of its log."""
+
+
+class EngineRefused(Exception):
+    """The engine did not start; the message is its reason."""
+
+
+class Process:
+    """A child with lines in and lines out, its standard error in a log file."""
+
+    def __init__(self, command: Sequence[str | Path], log: Path, env: dict[str, str]) -> None:
+        self.log = log
+        self.name = log.stem
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as sink:
+            self.child = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=sink,
+                env={**os.environ, **env},
+                text=True,
+            )
+        self.lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            self.lines.put(line)
+        self.lines.put(None)
+
+    @property
+    def pid(self) -> int:
+        return self.child.pid
+
+    def line(self, timeout_s: float) -> str:
+        """The next line of output.
+
+        Raises ProcessFailed when the process ends, or says nothing for `timeout_s`.
+        """
+        try:
+            line = self.lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise ProcessFailed(f"{self.name}: silent for {timeout_s} s\n{self.tail()}") from None
+        if line is None:
+            code = self.child.wait()
+            raise ProcessFailed(f"{self.name}: ended with {code}\n{self.tail()}")
+        return line
+
+    def write(self, text: str) -> None:
+        stdin: IO[str] | None = self.child.stdin
+        assert stdin is not None
+        try:
+            stdin.write(text + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            raise ProcessFailed(f"{self.name}: gone\n{self.tail()}") from None
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-LOG_TAIL:]
+
+    def stop(self, sent: int = signal.SIGTERM, timeout_s: float = 30.0) -> int:
+        """Ends the process, by force if it does not listen. Returns its exit code."""
+        if self.child.poll() is None:
+            self.child.send_signal(sent)
+            try:
+                self.child.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.child.kill()
+        return self.child.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Result:
+    """What one prompt got."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.tokens: list[int] = answer["tokens"]
+        self.cached: int = answer["cached"] or 0
+        self.finish_reason: str = answer["finish_reason"]
+        self.ttft_ms: float = answer["ttft_ms"]
+        self.total_ms: float = answer["total_ms"]
+
+
+class Run:
+    """What one job got: the results in the order of the prompts, and what it counted."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.results = [Result(result) for result in answer["results"]]
+        self.counters: dict[str, float] = answer["counters"]
+
+    @property
+    def tokens(self) -> list[list[int]]:
+        return [result.tokens for result in self.results]
+
+    @property
+    def external(self) -> int:
+        """Prompt tokens that came from the connector."""
+        return int(self.counters.get(EXTERNAL_TOKENS, 0))
+
+
+EXTERNAL_TOKENS = "vllm:prompt_tokens_by_source{source=external_kv_transfer}"
+
+
+class Engine(Process):
+    """One engine. Use as a context manager, or call `close`."""
+
+    def __init__(
+        self,
+        model: Path,
+        log: Path,
+        connector: dict[str, Any] | None = None,
+        engine: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        settings = {"model": str(model), "connector": connector, "engine": engine or {}}
+        program = Path(__file__).with_name("engine.py")
+        command = [sys.executable, program, json.dumps(settings)]
+        super().__init__(command, log, {**ENVIRONMENT, **(env or {})})
+        self.started = False
+
+    def start(self) -> Self:
+        """Waits until the engine serves.
+
+        Raises EngineRefused with the engine's own message when it does not start.
+        """
+        if not self.started:
+            answer = json.loads(self.line(START_S))
+            if answer["event"] == "refused":
+                self.child.wait(NODE_S)
+                raise EngineRefused(answer["error"] + "\n" + self.tail())
+            self.started = True
+        return self
+
+    def ask(self, **job: Any) -> dict[str, Any]:
+        self.start()
+        self.write(json.dumps(job))
+        return json.loads(self.line(ANSWER_S))
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int = 16,
+        salts: Sequence[str | None] | None = None,
+        hold: tuple[int, Callable[[], object]] | None = None,
+    ) -> Run:
+        """Runs the prompts together. `hold` is a number of tokens and what to do at that point,
+        while the engine stands still in the middle of the run."""
+        job: dict[str, Any] = {"prompts": [list(p) for p in prompts], "max_tokens": max_tokens}
+        if salts is not None:
+            job["salts"] = list(salts)
+        if hold is not None:
+            job["hold_after"] = hold[0]
+        answer = self.ask(op="generate", **job)
+        if hold is not None:
+            assert answer["event"] == "held", answer
+            hold[1]()
+            self.write("")
+            answer = json.loads(self.line(ANSWER_S))
+        return Run(answer)
+
+    def each(self, prompts: Sequence[Sequence[int]], **options: Any) -> list[Run]:
+        """Runs the prompts one after the other."""
+        return [self.generate([prompt], **options) for prompt in prompts]
+
+    def reset(self) -> None:
+        """Forgets the engine's own cached blocks, so that only the connector can still hit."""
+        assert self.ask(op="reset")["ok"]
+
+    def counters(self) -> dict[str, float]:
+        return self.ask(op="counters")["counters"]
+
+    def close(self) -> None:
+        """Lets the engine end by itself, as a server does."""
+        if self.child.poll() is None and self.started:
+            self.write(json.dumps({"op": "close"}))
+            assert json.loads(self.line(ANSWER_S))["event"] == "closed"
+            self.child.wait(NODE_S)
+        self.stop()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.stop()
+
+
+class Node(Process):
+    """One `tessera node` on loopback; `restart` keeps its address."""
+
+    def __init__(self, binary: Path, log: Path, ram: str = "512MiB", listen: str = "") -> None:
+        self.binary = binary
+        self.ram = ram
+        command = [binary, "node", "--listen", listen or "127.0.0.1:0", "--ram", ram]
+        super().__init__(command, log, {})
+        self.address = self.line(NODE_S).removeprefix("listening on ").strip()
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Starts an empty node at the same address, after `kill`."""
+        self.__init__(self.binary, self.log, self.ram, self.address)  # type: ignore[misc]
+
+    def stat(self) -> dict[str, Any]:
+        command = [str(self.binary), "stat", "--node", self.address, "--json"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=NODE_S, check=True)
+        return json.loads(answer.stdout)
+
+
+class Damage(Process):
+    """A proxy before a node that damages the payload of one PUT, or of all, under a right
+    checksum: the control of every equality test."""
+
+    def __init__(self, binary: Path, log: Path, node: Node, put: int | None = None) -> None:
+        program = binary.with_name("tessera-damage")
+        if not program.is_file():
+            raise FileNotFoundError(
+                f"{program} is missing: cargo build --release -p tessera-sim --bin tessera-damage"
+            )
+        chosen = [] if put is None else ["--put", str(put)]
+        super().__init__([program, "--upstream", node.address, *chosen], log, {})
+        self.address = self.line(NODE_S).removeprefix("listening ").strip()
+
+
+def connector(*nodes: str, **options: Any) -> dict[str, Any]:
+    """The kv_transfer_config of an engine that uses these nodes; none means the local one."""
+    extra = {**({"nodes": list(nodes)} if nodes else {}), **options}
+    return {
+        "kv_connector": "TesseraConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": extra,
+    }
+
+
+def prompt(length: int, seed: int | str) -> list[int]:
+    """A prompt of its own for every seed."""
+    generator = random.Random(f"prompt {seed}")
+    return [generator.randrange(VOCABULARY) for _ in range(length)]
+
+
+def wait_until(true: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Waits for a condition, with a bound."""
+    end = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {timeout_s} s")
+        time.sleep(0.02)
