@@ -2,11 +2,12 @@
 //!
 //! Called by the demo and by the engine tests for their control: an object whose payload was
 //! changed under a *right* checksum passes every check, so if the tokens of a later load stay the
-//! same, they never depended on the loaded bytes and the equality test proves nothing. All frames
-//! but the chosen PUT pass unchanged; no production code knows of this.
+//! same, they never depended on the loaded bytes and the equality test proves nothing. All other
+//! frames pass unchanged; no production code knows of this.
 //!
-//! Usage: `tessera-damage --upstream 127.0.0.1:7421 [--put N]`. It prints `listening ADDRESS` and
-//! runs until its standard input ends.
+//! Usage: `tessera-damage --upstream 127.0.0.1:7421`. It prints `listening ADDRESS`. Each line on
+//! its standard input damages one more PUT, the next that passes: it prints `armed` when it is
+//! ready for it and `damaged` when it is done. It runs until its standard input ends.
 
 use std::env;
 use std::io::{self, Read, Write};
@@ -19,17 +20,21 @@ use std::thread;
 use tessera_proto::message::Put;
 use tessera_proto::{DecodeError, FRAME_HEADER_BYTES, FrameHeader, Kind, checksum};
 
-/// Which PUT is damaged, counted over all connections.
-struct Plan {
-    /// The only one, or all.
-    only: Option<u64>,
-    seen: AtomicU64,
-}
+/// How many PUTs are still to be damaged.
+#[derive(Default)]
+struct Orders(AtomicU64);
 
-impl Plan {
-    fn takes_next(&self) -> bool {
-        let number = self.seen.fetch_add(1, Ordering::Relaxed);
-        self.only.is_none_or(|only| only == number)
+impl Orders {
+    fn place(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether this PUT is one of them.
+    fn take(&self) -> bool {
+        let less = |open: u64| open.checked_sub(1);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_ok()
     }
 }
 
@@ -44,41 +49,36 @@ fn main() -> ExitCode {
 }
 
 fn run() -> io::Result<()> {
-    let (upstream, only) = arguments().map_err(io::Error::other)?;
-    let plan = Arc::new(Plan {
-        only,
-        seen: AtomicU64::new(0),
-    });
+    let upstream = upstream().map_err(io::Error::other)?;
+    let orders = Arc::new(Orders::default());
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("listening {}", listener.local_addr()?);
+    let shared = Arc::clone(&orders);
     thread::spawn(move || {
         for engine in listener.incoming().flatten() {
-            let (upstream, plan) = (upstream.clone(), Arc::clone(&plan));
-            thread::spawn(move || serve(&engine, &upstream, &plan));
+            let (upstream, orders) = (upstream.clone(), Arc::clone(&shared));
+            thread::spawn(move || serve(&engine, &upstream, &orders));
         }
     });
-    // The parent holds our standard input: when it ends, so do we.
-    io::copy(&mut io::stdin(), &mut io::sink())?;
+    for line in io::stdin().lines() {
+        line?;
+        orders.place();
+        println!("armed");
+    }
     Ok(())
 }
 
-fn arguments() -> Result<(String, Option<u64>), String> {
-    let (mut upstream, mut only) = (None, None);
-    let mut arguments = env::args().skip(1);
-    while let Some(name) = arguments.next() {
-        let value = arguments.next().ok_or(format!("{name} needs a value"))?;
-        match name.as_str() {
-            "--upstream" => upstream = Some(value),
-            "--put" => only = Some(value.parse().map_err(|_| "--put takes a number")?),
-            _ => return Err(format!("unknown argument {name}; known: --upstream, --put")),
-        }
+fn upstream() -> Result<String, &'static str> {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [name, address] if name == "--upstream" => Ok(address.clone()),
+        _ => Err("usage: tessera-damage --upstream ADDRESS"),
     }
-    Ok((upstream.ok_or("--upstream ADDRESS is missing")?, only))
 }
 
 /// Joins one engine connection to one of the node. An error on either side ends both, as the
 /// engine would see it without the proxy.
-fn serve(engine: &TcpStream, upstream: &str, plan: &Plan) {
+fn serve(engine: &TcpStream, upstream: &str, orders: &Orders) {
     let Ok(node) = TcpStream::connect(upstream) else {
         return;
     };
@@ -87,7 +87,7 @@ fn serve(engine: &TcpStream, upstream: &str, plan: &Plan) {
             let _ = io::copy(&mut &node, &mut &*engine);
             close(engine, &node);
         });
-        let _ = pass_frames(engine, &node, plan);
+        let _ = pass_frames(engine, &node, orders);
         close(engine, &node);
     });
 }
@@ -97,7 +97,7 @@ fn close(engine: &TcpStream, node: &TcpStream) {
     let _ = node.shutdown(Shutdown::Both);
 }
 
-fn pass_frames(mut engine: &TcpStream, mut node: &TcpStream, plan: &Plan) -> io::Result<()> {
+fn pass_frames(mut engine: &TcpStream, mut node: &TcpStream, orders: &Orders) -> io::Result<()> {
     loop {
         let mut head = [0; FRAME_HEADER_BYTES];
         engine.read_exact(&mut head)?;
@@ -108,8 +108,9 @@ fn pass_frames(mut engine: &TcpStream, mut node: &TcpStream, plan: &Plan) -> io:
         engine.read_exact(&mut body)?;
         let mut payload = vec![0; payload_bytes];
         engine.read_exact(&mut payload)?;
-        if header.kind == Kind::Put && plan.takes_next() {
+        if header.kind == Kind::Put && orders.take() {
             body = certify_damage(&body, &mut payload).map_err(io::Error::other)?;
+            println!("damaged");
         }
         for part in [&head[..], &body, &payload] {
             node.write_all(part)?;
@@ -157,11 +158,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_chosen_put_is_damaged() {
-        let plan = Plan {
-            only: Some(1),
-            seen: AtomicU64::new(0),
-        };
-        assert_eq!([(); 3].map(|()| plan.takes_next()), [false, true, false]);
+    fn as_many_puts_are_damaged_as_were_ordered() {
+        let orders = Orders::default();
+        assert!(!orders.take());
+        orders.place();
+        orders.place();
+        assert_eq!([(); 3].map(|()| orders.take()), [true, true, false]);
     }
 }
