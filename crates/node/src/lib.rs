@@ -22,3 +22,9 @@ pub use config::{NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
 pub use tessera_transport::{Address, AddressError};
+
+/// The store without a node around it, for those who measure it.
+pub mod store {
+    pub use tessera_proto::Instant;
+    pub use tessera_store::{OwnerId, Presence, Published, RamStore, StoreConfig};
+}

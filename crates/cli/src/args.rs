@@ -1,0 +1,143 @@
+//! The command line: what can be asked for, with the defaults and the help that people read.
+//!
+//! Called by `main`, and by nothing else; commands get their own arguments only.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tessera_node::Address;
+
+use crate::bench::floor;
+use crate::units::{parse_duration, parse_size};
+
+/// Where a node listens, and where it is looked for, if nothing else is said.
+pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:7421";
+
+/// KV caches that outlive their engine.
+#[derive(Debug, Parser)]
+#[command(name = "tessera", version, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a cache node until SIGTERM or Ctrl-C
+    Node(NodeArguments),
+    /// Show the counters of a node
+    Stat(StatArguments),
+    /// Measure the round trip to a node
+    Ping(PingArguments),
+    /// Measure the data path against the floors of this machine, in one run
+    Bench(BenchArguments),
+    /// The sending process of the raw socket floor
+    #[command(name = floor::SUBCOMMAND, hide = true)]
+    BenchFloor,
+}
+
+/// Arguments of `tessera node`.
+#[derive(Debug, Args)]
+pub(crate) struct NodeArguments {
+    /// HOST:PORT or unix:/PATH; port 0 takes a free one
+    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    pub(crate) listen: Address,
+    /// Memory for objects, taken at the start, such as 4GiB
+    #[arg(long, value_parser = parse_size)]
+    pub(crate) ram: u64,
+    /// Listen where other machines or users can reach the node: this release has no authentication
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// End after this long without a connection, such as 300s
+    #[arg(long, value_parser = parse_duration)]
+    pub(crate) idle_exit: Option<Duration>,
+    /// Hold this file locked, so that one node at most runs with it
+    #[arg(long)]
+    pub(crate) lock: Option<PathBuf>,
+}
+
+/// Arguments of `tessera stat`.
+#[derive(Debug, Args)]
+pub(crate) struct StatArguments {
+    /// HOST:PORT or unix:/PATH
+    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    pub(crate) node: Address,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `tessera ping`.
+#[derive(Debug, Args)]
+pub(crate) struct PingArguments {
+    /// HOST:PORT or unix:/PATH
+    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    pub(crate) node: Address,
+    /// Round trips
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) count: u32,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `tessera bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    /// End with one JSON line: {"rows":[{"name","value","unit","floor","must","reach","higher"}]}
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Run one family of rows
+    #[arg(long)]
+    pub(crate) only: Option<Family>,
+    /// Seconds to spend on each row, floor included
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
+    pub(crate) seconds: u32,
+}
+
+/// A family of rows of the bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Family {
+    /// GET, PUT, PING through a socket, against a raw socket
+    Wire,
+    /// ACQUIRE and the cost of an object in the index
+    Store,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_documented_node_command_parses() {
+        let line = "tessera node --listen 127.0.0.1:7421 --ram 4GiB --idle-exit 300s --lock /l";
+        let parsed = Arguments::try_parse_from(line.split(' ')).expect("the documented command");
+        let Command::Node(node) = parsed.command else {
+            panic!("not a node")
+        };
+        assert_eq!(node.ram, 4 << 30);
+        assert_eq!(node.idle_exit, Some(Duration::from_secs(300)));
+        assert!(!node.insecure);
+    }
+
+    #[test]
+    fn a_wrong_address_or_size_is_refused_with_an_example() {
+        for (line, example) in [
+            ("tessera node --ram 4", "4GiB"),
+            ("tessera node --ram 4GiB --listen 7421", "127.0.0.1:7421"),
+            ("tessera stat --node unix:relative", "unix:/run"),
+        ] {
+            let refused = Arguments::try_parse_from(line.split(' ')).expect_err(line);
+            assert!(refused.to_string().contains(example), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! One file for each subcommand. `main` calls `run` of the one that was asked for.
+
+mod connect;
+pub(crate) mod node;
+pub(crate) mod ping;
+pub(crate) mod stat;

@@ -1,0 +1,79 @@
+//! `tessera node`: runs one node until it is told to stop.
+//!
+//! Prints `listening on ADDRESS` on standard output when clients can connect, and nothing else
+//! there: scripts and the connector wait for that line. The log goes to standard error.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tessera_node::{Node, NodeConfig, RunningNode, StopReason};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::NodeArguments;
+
+/// Runs the node; returns when it is over.
+pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
+    raise_open_files();
+    let NodeArguments {
+        listen,
+        ram,
+        insecure,
+        idle_exit,
+        lock,
+    } = arguments;
+    let config = NodeConfig {
+        insecure,
+        idle_exit,
+        lock,
+        ..NodeConfig::new(listen, ram)
+    };
+    Runtime::new()
+        .context("starting the runtime")?
+        .block_on(async {
+            // Before the memory is taken, so that an impatient operator is heard.
+            let mut terminate = signal(SignalKind::terminate())?;
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            let starting = Node::start(config);
+            let mut node = tokio::select! {
+                started = starting => started?,
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+            };
+            announce(&node)?;
+            let reason = tokio::select! {
+                reason = node.wait() => reason,
+                _ = terminate.recv() => stop(&mut node).await,
+                _ = interrupt.recv() => stop(&mut node).await,
+            };
+            tracing::info!(?reason, "stopped");
+            Ok(())
+        })
+}
+
+async fn stop(node: &mut RunningNode) -> StopReason {
+    node.shutdown();
+    node.wait().await
+}
+
+/// A reader of the line may be gone already, as after `tessera node | head -1`.
+fn announce(node: &RunningNode) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "listening on {}", node.address()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Each connection is a file; the soft limit of most shells is below what a node takes.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, "the limit on open files stays at {:?}", limit.current);
+    }
+}

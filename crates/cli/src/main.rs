@@ -1,0 +1,47 @@
+//! The one shipped binary of Tessera: `node`, `stat`, `ping`, `bench`.
+//!
+//! May import: client and node. Parses the command line, sets up the log, calls one command, and
+//! prints an error as one line that says what to do.
+#![forbid(unsafe_code)]
+
+mod args;
+mod bench;
+mod commands;
+mod units;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start_log();
+    let outcome = match arguments.command {
+        Command::Node(arguments) => commands::node::run(arguments),
+        Command::Stat(arguments) => commands::stat::run(&arguments),
+        Command::Ping(arguments) => commands::ping::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchFloor => bench::floor::serve(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tessera: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// `TESSERA_LOG` takes the filters of `tracing`, such as `debug` or `tessera_node=trace`.
+fn start_log() {
+    let filter = EnvFilter::try_from_env("TESSERA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}

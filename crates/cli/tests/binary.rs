@@ -1,0 +1,195 @@
+//! The real binary, as an operator and a script use it.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn tessera(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tessera"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    tessera(arguments).output().expect("the binary runs")
+}
+
+/// A running node; killed with this value if a test fails before it stopped it.
+struct NodeProcess {
+    child: Child,
+    address: String,
+}
+
+impl NodeProcess {
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = tessera(&["node", "--ram", "64MiB"])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("standard output");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let address = line
+            .trim()
+            .strip_prefix("listening on ")
+            .expect("the address")
+            .to_owned();
+        Self { child, address }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a pid");
+        kill_process(pid, signal).expect("the node runs");
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "the node does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_node_ends_cleanly_on_sigterm_and_on_ctrl_c_and_the_socket_is_gone() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("run/node.sock");
+        let mut node = NodeProcess::start(&["--listen", &format!("unix:{}", socket.display())]);
+        assert!(socket.exists());
+        let pinged = run(&["ping", "--node", &node.address, "--count", "3"]);
+        assert!(pinged.status.success(), "{pinged:?}");
+        node.signal(signal);
+        assert_eq!(node.ended().code(), Some(0));
+        assert!(!socket.exists());
+        let mut log = String::new();
+        node.child
+            .stderr
+            .take()
+            .expect("a log")
+            .read_to_string(&mut log)
+            .expect("text");
+        assert!(log.contains("stopped"), "{log}");
+    }
+}
+
+#[test]
+fn a_killed_node_leaves_a_socket_that_the_next_one_takes_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = format!("unix:{}/run/node.sock", folder.path().display());
+    let mut node = NodeProcess::start(&["--listen", &address]);
+    node.signal(Signal::KILL);
+    node.ended();
+    assert!(folder.path().join("run/node.sock").exists());
+    let next = NodeProcess::start(&["--listen", &address]);
+    let pinged = run(&["ping", "--node", &next.address]);
+    assert!(pinged.status.success(), "{pinged:?}");
+}
+
+#[test]
+fn a_second_node_with_the_same_lock_is_refused_with_a_message_that_names_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let lock = folder.path().join("node.lock").display().to_string();
+    let _first = NodeProcess::start(&["--listen", "127.0.0.1:0", "--lock", &lock]);
+    let refused = run(&[
+        "node",
+        "--ram",
+        "64MiB",
+        "--listen",
+        "127.0.0.1:0",
+        "--lock",
+        &lock,
+    ]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        message.contains("another node holds") && message.contains(&lock),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_node_listens_beyond_this_machine_only_with_insecure() {
+    let arguments = ["node", "--ram", "64MiB", "--listen", "0.0.0.0:0"];
+    let refused = run(&arguments);
+    assert_eq!(refused.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("--insecure"), "{message}");
+    NodeProcess::start(&["--listen", "0.0.0.0:0", "--insecure"]);
+}
+
+#[test]
+fn an_unused_node_ends_by_itself_when_asked_to() {
+    let mut node = NodeProcess::start(&["--listen", "127.0.0.1:0", "--idle-exit", "50ms"]);
+    assert_eq!(node.ended().code(), Some(0));
+}
+
+#[test]
+fn stat_shows_every_counter_to_people_and_to_programs() {
+    let node = NodeProcess::start(&["--listen", "127.0.0.1:0"]);
+    let people = run(&["stat", "--node", &node.address]);
+    assert!(people.status.success(), "{people:?}");
+    let text = String::from_utf8_lossy(&people.stdout);
+    for name in [
+        "hits",
+        "misses",
+        "evictions",
+        "integrity_failures",
+        "leased_bytes",
+    ] {
+        assert!(text.contains(name), "{name} is missing: {text}");
+    }
+    let programs = run(&["stat", "--node", &node.address, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&programs.stdout).expect("JSON");
+    assert_eq!(json["node"], node.address);
+    assert_eq!(json["stat"]["connections"], 1);
+    assert_eq!(json["stat"]["requests_stat"], 2);
+}
+
+#[test]
+fn ping_reports_the_round_trips_to_people_and_to_programs() {
+    let node = NodeProcess::start(&["--listen", "127.0.0.1:0"]);
+    let people = run(&["ping", "--node", &node.address, "--count", "5"]);
+    let text = String::from_utf8_lossy(&people.stdout);
+    assert!(text.contains("5 round trips"), "{text}");
+    let programs = run(&["ping", "--node", &node.address, "--count", "5", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&programs.stdout).expect("JSON");
+    assert_eq!(json["count"], 5);
+    assert!(json["p50_us"].as_f64().expect("a number") > 0.0);
+    assert!(json["p50_us"].as_f64() <= json["max_us"].as_f64());
+}
+
+#[test]
+fn without_a_node_stat_and_ping_fail_in_bounded_time_and_say_how_to_start_one() {
+    for command in ["stat", "ping"] {
+        let begun = Instant::now();
+        let failed = run(&[command, "--node", "127.0.0.1:1"]);
+        assert_eq!(failed.status.code(), Some(1));
+        let message = String::from_utf8_lossy(&failed.stderr);
+        assert!(
+            message.contains("tessera node --listen 127.0.0.1:1"),
+            "{message}"
+        );
+        assert!(begun.elapsed() < PATIENCE);
+    }
+}
