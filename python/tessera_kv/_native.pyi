@@ -1,0 +1,80 @@
+"""What the native part offers to the connector."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__version__: str
+
+class TesseraError(Exception):
+    """Anything the native part raises."""
+
+class OptionError(TesseraError, ValueError):
+    """An option is unknown, has the wrong type, or is out of range."""
+
+class ConfigError(TesseraError, ValueError):
+    """The engine's description cannot be read or is not supported."""
+
+class LayoutError(TesseraError, ValueError):
+    """Block memory cannot be addressed block by block."""
+
+class ResourceError(TesseraError, RuntimeError):
+    """Memory, threads, folders or programs are missing."""
+
+class WeightsError(TesseraError, ValueError):
+    """A model folder has no fingerprint."""
+
+class ClosedError(TesseraError, RuntimeError):
+    """A hook was called after shutdown."""
+
+class StepError(TesseraError, RuntimeError):
+    """A hook failed; the step must not go on."""
+
+class Options:
+    """The parsed options, as far as the connector itself needs them."""
+
+    model_revision: str
+    recompute: bool
+    def __init__(self, extra_config: dict[str, Any]) -> None: ...
+
+class Scheduler:
+    """The native side in the scheduler's process."""
+
+    def __init__(self, document: str, binary: str) -> None: ...
+    def lookup(
+        self,
+        request: str,
+        num_tokens: int,
+        computed_tokens: int,
+        block_hashes: Sequence[bytes],
+        can_load: bool,
+    ) -> tuple[int | None, bool]: ...
+    def allocated(
+        self, request: str, tables: Sequence[Sequence[int]], external_tokens: int
+    ) -> None: ...
+    def step(
+        self,
+        scheduled: Sequence[tuple[str, bool, int, int, Iterable[list[int]], list[bytes]]],
+        preempted: Sequence[str],
+        finished: Sequence[str],
+    ) -> bytes: ...
+    def worker_output(
+        self, received: Sequence[str], failed: Sequence[str], invalid_blocks: Sequence[int]
+    ) -> None: ...
+    def finished(self, request: str) -> bool: ...
+    def metrics(self) -> dict[str, int]: ...
+    def shutdown(self) -> None: ...
+
+class Worker:
+    """The native side in a worker's process."""
+
+    def __init__(self, document: str, layers: str, num_blocks: int, memory: list[Any]) -> None: ...
+    def preempt(self, plan: bytes) -> None: ...
+    def begin_step(self, plan: bytes) -> None: ...
+    def end_step(self) -> None: ...
+    def poll(self) -> tuple[list[str], list[str], list[str]]: ...
+    def take_invalid_blocks(self) -> list[int]: ...
+    def metrics(self) -> dict[str, int]: ...
+    def shutdown(self) -> None: ...
+
+def weights_fingerprint(folder: str) -> str: ...
+def metric_names() -> list[str]: ...
