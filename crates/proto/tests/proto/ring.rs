@@ -96,6 +96,19 @@ fn shares_are_proportional_to_weights() {
     }
 }
 
+/// Weights so large that most scores are infinite, and equal.
+#[test]
+fn equal_scores_are_decided_by_the_node_and_not_by_its_place() {
+    let list: Vec<_> = ["a", "b", "c"]
+        .map(|name| (name.to_owned(), f64::MAX))
+        .into();
+    let reversed: Vec<_> = list.iter().rev().cloned().collect();
+    for number in 0..100 {
+        let id = ObjectId([number; 16]);
+        assert_eq!(owner_name(&list, &id), owner_name(&reversed, &id));
+    }
+}
+
 #[test]
 fn an_empty_ring_has_no_owner() {
     assert_eq!(owner(&[], &ObjectId([1; 16])), None);

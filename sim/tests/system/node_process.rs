@@ -1,0 +1,171 @@
+//! A node in a process of its own, and what can happen to such a process.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tessera_client::{Cluster, ClusterConfig, NodeIndex, NodeSpec};
+use tessera_transport::Address;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
+
+use crate::tile::{PATIENCE, soon};
+
+/// Megabytes of the node's RAM tier.
+const RAM_MIB: u64 = 64;
+
+/// A running node. Dropping it kills the process.
+pub(crate) struct NodeProcess {
+    child: Child,
+    address: Address,
+}
+
+impl NodeProcess {
+    /// A node on a free port.
+    pub(crate) fn start() -> Self {
+        Self::start_at("127.0.0.1:0")
+    }
+
+    fn start_at(address: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tessera-sim-node"))
+            .args([address, &RAM_MIB.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the node starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("the node says where it listens");
+        let address = line.trim().strip_prefix("listening ").expect("an address");
+        Self {
+            address: address.parse().expect("an address"),
+            child,
+        }
+    }
+
+    /// Kills the process at once and starts another at the same address.
+    pub(crate) fn restart(&mut self) {
+        let address = self.address.to_string();
+        self.kill();
+        *self = Self::start_at(&address);
+    }
+
+    /// Ends the process with no chance to say anything.
+    pub(crate) fn kill(&mut self) {
+        // Killing what is dead already is no failure.
+        let _ = self.child.kill();
+        self.child.wait().expect("a child of ours");
+    }
+
+    /// Stops the process where it stands: connections stay open and nothing is answered.
+    pub(crate) fn pause(&self) {
+        kill_process(self.pid(), Signal::STOP).expect("our own process");
+    }
+
+    /// Lets a paused process go on.
+    pub(crate) fn resume(&self) {
+        kill_process(self.pid(), Signal::CONT).expect("our own process");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// A client of this node, as patient as an engine would have it.
+    pub(crate) fn client(&self) -> Cluster {
+        let config = ClusterConfig::new(vec![NodeSpec::new(self.address.clone())]);
+        Cluster::start(config, &Handle::current())
+    }
+
+    /// Flips one bit of every copy of `needle` in the memory of the process, as failing memory
+    /// would, and says how many there were.
+    pub(crate) fn flip_bit(&self, needle: &[u8]) -> usize {
+        let proc = format!("/proc/{}", self.child.id());
+        let maps = fs::read_to_string(format!("{proc}/maps")).expect("the maps of our child");
+        let memory = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("{proc}/mem"));
+        let memory = memory.expect("the memory of our child");
+        let writable = maps.lines().filter(|line| line.contains(" rw"));
+        let mut flipped = 0;
+        for line in writable {
+            let (start, end) = range(line);
+            let mut bytes = vec![0; usize::try_from(end - start).expect("a mapping")];
+            // Some special mappings cannot be read; the arena is not among them.
+            if memory.read_exact_at(&mut bytes, start).is_err() {
+                continue;
+            }
+            for at in positions(&bytes, needle) {
+                let place = start + at as u64;
+                memory
+                    .write_all_at(&[needle[0] ^ 1], place)
+                    .expect("a writable mapping");
+                flipped += 1;
+            }
+        }
+        flipped
+    }
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The range of one line of `/proc/PID/maps`.
+fn range(line: &str) -> (u64, u64) {
+    let (range, _) = line.split_once(' ').expect("a range first");
+    let (start, end) = range.split_once('-').expect("two addresses");
+    let address = |hex| u64::from_str_radix(hex, 16).expect("an address");
+    (address(start), address(end))
+}
+
+/// Where `needle` begins in `bytes`.
+fn positions(bytes: &[u8], needle: &[u8]) -> Vec<usize> {
+    let starts = bytes
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == needle[0]);
+    starts
+        .map(|(at, _)| at)
+        .filter(|at| bytes[*at..].starts_with(needle))
+        .collect()
+}
+
+/// One number of the node behind `client`.
+pub(crate) async fn stat(client: &Cluster, name: &str) -> u64 {
+    let entries = client
+        .stat(NodeIndex(0), soon())
+        .await
+        .expect("the node answers");
+    let entry = entries.iter().find(|entry| entry.name == name);
+    entry
+        .unwrap_or_else(|| panic!("no number {name} among {entries:?}"))
+        .value
+}
+
+/// Waits until `name` has one of the values that `wanted` accepts, and returns it.
+pub(crate) async fn until_stat(client: &Cluster, name: &str, wanted: impl Fn(u64) -> bool) -> u64 {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let value = stat(client, name).await;
+        if wanted(value) {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{name} stays at {value}");
+        sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+/// Descriptors that this process has open.
+pub(crate) fn open_descriptors() -> usize {
+    fs::read_dir("/proc/self/fd")
+        .expect("our own descriptors")
+        .count()
+}
