@@ -8,6 +8,8 @@
 //! object sizes could strand; how a hole of the right size comes to be is the business of
 //! [`Space`](crate::space::Space).
 
+use std::iter;
+
 use crate::geometry::{Geometry, Need};
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, State};
@@ -68,6 +70,43 @@ impl Extents {
         slots[whole].after.set(SlotId::NONE);
         extents.enter(slots, whole, geometry.units());
         extents
+    }
+
+    /// Units of the arena.
+    pub(crate) fn units(&self) -> u32 {
+        self.geometry.units()
+    }
+
+    /// Every record that was ever made, used or not.
+    pub(crate) fn records(&self) -> impl Iterator<Item = SlotId> + use<> {
+        (0..self.made).map(SlotId)
+    }
+
+    /// The free extents as the lists have them; the lists must be right by class and bitmap.
+    pub(crate) fn listed(&self, slots: &Slots) -> Vec<SlotId> {
+        let mut listed = Vec::new();
+        for (row, heads) in self.heads.iter().enumerate() {
+            assert_eq!(self.rows & (1 << row) != 0, self.columns[row] != 0);
+            for (column, head) in heads.iter().enumerate() {
+                let bit = self.columns[row] & (1 << column) != 0;
+                assert_eq!(
+                    bit,
+                    head.some().is_some(),
+                    "a bitmap does not match its lists"
+                );
+                let walk = iter::successors(head.some(), |slot| slots[*slot].next.get().some());
+                for slot in walk {
+                    let class = Class::of(slots[slot].measure.get());
+                    assert_eq!(
+                        class,
+                        Class { row, column },
+                        "an extent is in another's list"
+                    );
+                    listed.push(slot);
+                }
+            }
+        }
+        listed
     }
 
     /// Units that are free, in however many pieces.
@@ -265,57 +304,6 @@ fn link(slots: &Slots, low: SlotId, high: SlotId) {
     }
     if let Some(high) = high.some() {
         slots[high].before.set(low);
-    }
-}
-
-#[cfg(test)]
-impl Extents {
-    /// Walks the tiling and every list, and panics at the first contradiction.
-    pub(crate) fn check_invariants(&self, slots: &Slots) {
-        let (mut at, mut before, mut free, mut free_count) = (0, SlotId::NONE, 0, 0);
-        let mut next = (0..self.made)
-            .map(SlotId)
-            .find(|slot| slots[*slot].kind() != Kind::Unused && slots[*slot].start.get() == 0);
-        let mut last_was_free = false;
-        while let Some(slot) = next {
-            let record = &slots[slot];
-            assert_eq!(record.start.get(), at, "the tiling has a gap or an overlap");
-            assert_eq!(record.before.get(), before, "neighbours disagree");
-            let is_free = record.kind() == Kind::Free;
-            assert!(!(is_free && last_was_free), "two free neighbours");
-            let units = self.units_of(slots, slot);
-            assert!(units > 0);
-            if is_free {
-                free += units;
-                free_count += 1;
-            }
-            (at, before, last_was_free) = (at + units, slot, is_free);
-            next = record.after.get().some();
-        }
-        assert_eq!(
-            at,
-            self.geometry.units(),
-            "the tiling does not end with the arena"
-        );
-        assert_eq!(free, self.free_units);
-        let mut listed = 0;
-        for (row, heads) in self.heads.iter().enumerate() {
-            assert_eq!(self.rows & (1 << row) != 0, self.columns[row] != 0);
-            for (column, head) in heads.iter().enumerate() {
-                assert_eq!(
-                    self.columns[row] & (1 << column) != 0,
-                    head.some().is_some()
-                );
-                let mut next = head.some();
-                while let Some(slot) = next {
-                    listed += 1;
-                    assert_eq!(slots[slot].kind(), Kind::Free);
-                    assert_eq!(Class::of(slots[slot].measure.get()), Class { row, column });
-                    next = slots[slot].next.get().some();
-                }
-            }
-        }
-        assert_eq!(listed, free_count, "a free extent is in no list, or in two");
     }
 }
 

@@ -69,11 +69,19 @@ impl Fifo {
         self.ghost.keep(self.small.objects + self.main.objects);
     }
 
-    /// Puts a parked object back, if it is one and nobody holds it now.
+    /// Puts a parked object back, if it is one and nobody holds it now: into the main queue if it
+    /// was read, else on probation again.
     pub(crate) fn unpark(&mut self, slots: &Slots, slot: SlotId, units: u32) {
         let state = slots[slot].state();
-        if state.kind() == Kind::Stored && state.queue() == Queue::Parked && state.holds() == 0 {
-            self.push(slots, slot, units, Queue::Main);
+        if state.kind() != Kind::Stored || state.queue() != Queue::Parked || state.holds() > 0 {
+            return;
+        }
+        match state.touches() {
+            0 => self.push(slots, slot, units, Queue::Small),
+            touches => {
+                self.push(slots, slot, units, Queue::Main);
+                set_touches(slots, slot, touches - 1);
+            }
         }
     }
 
@@ -84,6 +92,15 @@ impl Fifo {
             self.detach(slots, slot, units, queue);
             set_queue(slots, slot, Queue::Nowhere);
         }
+    }
+
+    /// Head, units and objects of a queue.
+    pub(crate) fn extent_of(&self, queue: Queue) -> (SlotId, u64, usize) {
+        let list = match queue {
+            Queue::Main => &self.main,
+            _ => &self.small,
+        };
+        (list.head, list.units, list.objects)
     }
 
     /// Remembers that an object was evicted.
@@ -119,7 +136,7 @@ impl Fifo {
         self.unlink(slots, slot, units);
         self.push(slots, slot, units, Queue::Main);
         let left = if from_small { 0 } else { touches - 1 };
-        let _ = slots[slot].change(|state| Some(state.with_touches(left)));
+        set_touches(slots, slot, left);
         Turn::Kept
     }
 
@@ -164,5 +181,10 @@ impl Fifo {
 
 fn set_queue(slots: &Slots, slot: SlotId, queue: Queue) {
     let changed = slots[slot].change(|state| Some(state.with_queue(queue)));
+    debug_assert!(changed.is_ok());
+}
+
+fn set_touches(slots: &Slots, slot: SlotId, touches: u64) {
+    let changed = slots[slot].change(|state| Some(state.with_touches(touches)));
     debug_assert!(changed.is_ok());
 }

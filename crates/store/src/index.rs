@@ -79,6 +79,11 @@ impl Index {
         allowed
     }
 
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().len()).sum()
+    }
+
     fn shard(&self, hash: u64) -> &RwLock<HashTable<SlotId>> {
         // The tables use the low bits for the place and the top seven as a tag.
         let at = (hash >> 48) & ((1 << SHARD_BITS) - 1);

@@ -23,6 +23,7 @@
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
 //! | `leases.rs` | who holds what until when |
 //! | `arena.rs` | the memory |
+//! | `invariants.rs` | what must never be found |
 
 mod arena;
 mod config;
@@ -36,6 +37,7 @@ mod geometry;
 mod ghost;
 mod guard;
 mod index;
+mod invariants;
 mod leases;
 mod ram;
 mod slots;

@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
+use parking_lot::MutexGuard;
 use tessera_proto::message::{AcquireItem, Presence};
 use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, WriteId};
 
@@ -95,13 +96,13 @@ impl RamStore {
         self.expire(now);
         let mut effort = Effort::default();
         loop {
-            let room = {
-                let mut space = core.space.lock();
-                space.make_room(&core.slots, &core.index, length, &mut effort)
-            };
-            match room {
-                Room::Made(slot) => return Ok(WriteExtent::new(Arc::clone(core), slot)),
-                Room::NotYet => {}
+            let mut space = core.space.lock();
+            match space.make_room(&core.slots, &core.index, length, &mut effort) {
+                Room::Made(slot) => {
+                    drop(space);
+                    return Ok(WriteExtent::new(Arc::clone(core), slot));
+                }
+                Room::NotYet => MutexGuard::unlock_fair(space),
                 Room::None => {
                     core.counters.refused_no_space.add(1);
                     return Err(ReserveRefusal::NoSpace);

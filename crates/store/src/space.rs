@@ -20,6 +20,8 @@ use crate::state::{Kind, Queue, State};
 
 /// Turns of the queues for one hold of the lock.
 const TURNS_PER_HOLD: usize = 64;
+/// Victims after which others get the lock, unless the extent fits now.
+const VICTIMS_PER_HOLD: u64 = 64;
 /// Rounds given to objects that were read, before one has to leave all the same.
 const KEPT_BEFORE_HURRY: usize = 256;
 /// Neighbours that are looked at to widen one hole.
@@ -83,6 +85,11 @@ impl Space {
         self.population
     }
 
+    /// The parts, for inspection.
+    pub(crate) fn parts(&self) -> (&Extents, &Fifo) {
+        (&self.extents, &self.fifo)
+    }
+
     /// Bytes of the arena that no extent takes.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.geometry.bytes(self.extents.free_units())
@@ -97,6 +104,7 @@ impl Space {
         effort: &mut Effort,
     ) -> Room {
         let need = self.geometry.need(u64::from(length_bytes));
+        let victims_before = effort.victims;
         for _ in 0..TURNS_PER_HOLD {
             if let Some(slot) = self.extents.allocate(slots, length_bytes) {
                 self.population.reserved_bytes += u64::from(length_bytes);
@@ -104,6 +112,9 @@ impl Space {
             }
             if effort.is_spent(need) {
                 return Room::None;
+            }
+            if effort.victims - victims_before > VICTIMS_PER_HOLD {
+                break;
             }
             let hurry = effort.kept >= KEPT_BEFORE_HURRY;
             let extents = &self.extents;
