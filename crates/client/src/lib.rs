@@ -6,7 +6,9 @@
 //! is a miss, in bounded time.
 #![forbid(unsafe_code)]
 
+pub mod driver;
 pub mod geometry;
+pub mod layout;
 pub mod local;
 pub mod options;
 pub mod weights;

@@ -116,6 +116,9 @@ pub struct StepPlan {
     pub loads: Vec<LoadOrder>,
     /// Loads whose request is gone: nothing more is fetched for them.
     pub cancels: Vec<LoadId>,
+    /// Loads whose request has lost its blocks: they end before the memory is used again, and are
+    /// not reported.
+    pub preempted: Vec<LoadId>,
     /// Objects to save when the step ends.
     pub saves: Vec<SaveOrder>,
 }
@@ -141,7 +144,10 @@ impl StepPlan {
     /// Whether a worker has nothing to do for this step.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.loads.is_empty() && self.cancels.is_empty() && self.saves.is_empty()
+        self.loads.is_empty()
+            && self.cancels.is_empty()
+            && self.preempted.is_empty()
+            && self.saves.is_empty()
     }
 
     /// The plan as bytes.

@@ -4,6 +4,7 @@
 //! Invariant: every range was checked against its region when it was added, and the regions live as
 //! long as the list. A `Lent` cannot be cloned: whoever holds it is the only one who may write.
 
+use std::ptr;
 use std::sync::Arc;
 
 use tessera_proto::Checksum;
@@ -38,6 +39,16 @@ pub enum SegmentError {
 pub(crate) struct Span {
     pub(crate) base: *mut u8,
     pub(crate) length: usize,
+}
+
+impl Span {
+    /// What is left behind the first `length` bytes, of which there are so many.
+    const fn after(self, length: usize) -> Self {
+        Self {
+            base: self.base.wrapping_add(length),
+            length: self.length - length,
+        }
+    }
 }
 
 /// Where the bytes of one payload lie, in order.
@@ -225,6 +236,34 @@ impl Lent {
         Ok(())
     }
 
+    /// Fills all ranges from `from`, however the two lists are cut.
+    ///
+    /// # Errors
+    /// [`SegmentError::Length`] when `from` has another length; nothing was copied.
+    pub fn copy_from_segments(&mut self, from: &Segments) -> Result<(), SegmentError> {
+        from.check_length(usize::try_from(self.length_bytes()).unwrap_or(usize::MAX))?;
+        let mut sources = from.spans.iter().copied();
+        let mut source = Span {
+            base: ptr::null_mut(),
+            length: 0,
+        };
+        for span in &self.segments.spans {
+            let mut at = *span;
+            while at.length > 0 {
+                if source.length == 0 {
+                    source = sources.next().expect("both lists have one length");
+                }
+                let length = at.length.min(source.length);
+                // SAFETY: both ranges are inside spans that their lists keep mapped, and
+                // `&mut self` is the right to write; the two may overlap, which `copy` allows.
+                unsafe { ptr::copy(source.base, at.base, length) };
+                at = at.after(length);
+                source = source.after(length);
+            }
+        }
+        Ok(())
+    }
+
     /// The ranges, to be read from now on.
     pub fn into_segments(self) -> Segments {
         self.segments
@@ -261,6 +300,24 @@ mod tests {
         let mut back = [0u8; 20];
         lent.copy_to(&mut back).unwrap();
         assert_eq!(back[..], pattern);
+    }
+
+    #[test]
+    fn lists_that_are_cut_differently_copy_in_order() {
+        let (from, to) = (Region::allocate(64).unwrap(), Region::allocate(64).unwrap());
+        let pattern: Vec<u8> = (1..=20).collect();
+        let mut filled = Lent::new(scattered(&from));
+        filled.copy_from(&pattern).unwrap();
+        let mut other = Segments::with_capacity(3);
+        for (offset, length) in [(3, 4), (30, 15), (60, 1)] {
+            other.push(&to, offset, length).unwrap();
+        }
+        let mut copy = Lent::new(other);
+        copy.copy_from_segments(&filled.into_segments()).unwrap();
+        let mut back = [0u8; 20];
+        copy.copy_to(&mut back).unwrap();
+        assert_eq!(back[..], pattern);
+        assert!(copy.copy_from_segments(&Segments::whole(&from)).is_err());
     }
 
     #[test]

@@ -251,7 +251,13 @@ impl SchedulerRoot {
         hit
     }
 
-    pub(crate) fn acquired(&mut self, now: Instant, lookup: LookupId, found: &[Found]) {
+    pub(crate) fn acquired(
+        &mut self,
+        now: Instant,
+        lookup: LookupId,
+        found: &[Found],
+        lease_ms: u32,
+    ) {
         let Some(question) = self.questions.remove(&lookup) else {
             self.counters.late_lookups += 1;
             return;
@@ -276,7 +282,7 @@ impl SchedulerRoot {
         let expired = now >= deadline;
         let hit = match expired {
             true => None,
-            false => self.promise(&question, found, computed, limit),
+            false => self.promise(&question, found, (computed, limit), lease_ms),
         };
         let state = match hit {
             Some(hit) => {
@@ -303,8 +309,8 @@ impl SchedulerRoot {
         &mut self,
         question: &Question,
         found: &[Found],
-        computed: u64,
-        limit: u64,
+        (computed, limit): (u64, u64),
+        lease_ms: u32,
     ) -> Option<Hit> {
         let mut missing: Vec<Piece> = Vec::new();
         for (index, (piece, _)) in question.probes.iter().enumerate() {
@@ -331,7 +337,7 @@ impl SchedulerRoot {
             }
         }
         self.release(surplus);
-        let lease_end = question.asked.after_millis(u64::from(self.config.lease_ms));
+        let lease_end = question.asked.after_millis(u64::from(lease_ms));
         let load = self.config.load_timeout_ms.saturating_mul(1_000_000);
         Some(Hit {
             computed,

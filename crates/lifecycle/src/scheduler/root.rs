@@ -47,6 +47,8 @@ pub enum SchedulerEvent {
         lookup: LookupId,
         /// One for each id, in order; what is missing at the end counts as not found.
         found: Vec<Found>,
+        /// How long the shortest of its leases lasts from when the question was asked.
+        lease_ms: u32,
     },
     /// One rank has finished its part of a load and cannot write for it any more.
     RankFinished {
@@ -81,6 +83,7 @@ pub struct SchedulerRoot {
     pub(crate) unproven: VecDeque<(u64, String, LoadId)>,
     pub(crate) orders: Vec<LoadOrder>,
     pub(crate) cancels: Vec<LoadId>,
+    pub(crate) preempted: Vec<LoadId>,
     pub(crate) commands: VecDeque<SchedulerCommand>,
     pub(crate) counters: SchedulerCounters,
     pub(crate) step: u64,
@@ -107,6 +110,7 @@ impl SchedulerRoot {
             unproven: VecDeque::new(),
             orders: Vec::new(),
             cancels: Vec::new(),
+            preempted: Vec::new(),
             commands: VecDeque::new(),
             counters: SchedulerCounters::default(),
             step: 0,
@@ -146,7 +150,11 @@ impl SchedulerRoot {
     /// Takes what the driver reports.
     pub fn handle_event(&mut self, now: Instant, event: SchedulerEvent) {
         match event {
-            SchedulerEvent::Acquired { lookup, found } => self.acquired(now, lookup, &found),
+            SchedulerEvent::Acquired {
+                lookup,
+                found,
+                lease_ms,
+            } => self.acquired(now, lookup, &found, lease_ms),
             SchedulerEvent::RankFinished { load, rank, failed } => {
                 self.rank_finished(load, rank, failed);
             }

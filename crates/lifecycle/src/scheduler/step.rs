@@ -234,6 +234,7 @@ impl SchedulerRoot {
             step: self.step,
             loads: std::mem::take(&mut self.orders),
             cancels: std::mem::take(&mut self.cancels),
+            preempted: std::mem::take(&mut self.preempted),
             saves,
         }
     }
@@ -244,14 +245,18 @@ impl SchedulerRoot {
         };
         entry.life = None;
         let lookup = std::mem::take(&mut entry.lookup);
-        let unparked = entry.load.take_if(|load| !load.parked);
-        if let Some(load) = &entry.load {
-            self.cancels.push(load.id);
-        }
+        let load = entry.load.take();
         if let Lookup::Hit(hit) = lookup {
             self.release(hit.book);
         }
-        unparked.into_iter().for_each(|load| self.close(load));
+        if let Some(load) = load {
+            // Nobody waits for it any more: the workers end it before the memory is used again.
+            if load.parked {
+                self.counters.loads_cancelled += 1;
+                self.preempted.push(load.id);
+            }
+            self.close(load);
+        }
     }
 
     /// Loads on the model thread have no completion of their own: no news of them after all steps

@@ -46,21 +46,21 @@ pub enum LoadFailure {
     /// The object is gone since the lookup.
     #[error("object is gone")]
     Miss,
-    /// The object holds fewer bytes than the layout.
-    #[error("object is too short")]
-    Short,
-    /// The object holds more bytes than the layout.
-    #[error("object is too long")]
-    Long,
+    /// The lease that held the object is over.
+    #[error("lease is over")]
+    LeaseOver,
+    /// The object is shorter or longer than the layout.
+    #[error("object has another length")]
+    Length,
     /// The bytes are not those that were saved.
     #[error("object is damaged")]
     Corrupt,
     /// The node does not answer.
     #[error("node is unreachable")]
     Unreachable,
-    /// The node answered something else than was asked.
-    #[error("node broke the protocol")]
-    Protocol,
+    /// The node has no room for the request.
+    #[error("node is busy")]
+    Busy,
     /// The code that executes the fetch failed.
     #[error("fetch ended abnormally")]
     Abnormal,
@@ -88,11 +88,11 @@ impl LoadFailure {
     /// Every kind, in the order of the type.
     pub const ALL: [Self; 13] = [
         Self::Miss,
-        Self::Short,
-        Self::Long,
+        Self::LeaseOver,
+        Self::Length,
         Self::Corrupt,
         Self::Unreachable,
-        Self::Protocol,
+        Self::Busy,
         Self::Abnormal,
         Self::Unallocated,
         Self::Malformed,

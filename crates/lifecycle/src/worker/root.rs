@@ -115,6 +115,7 @@ pub struct TransferResults {
 /// A load that is over and waits to be collected.
 #[derive(Debug)]
 struct Settled {
+    load: LoadId,
     request: String,
     failed: bool,
     invalid: BTreeSet<u32>,
@@ -193,10 +194,16 @@ impl WorkerRoot {
         self.loads.is_empty() && self.saves.is_empty()
     }
 
-    /// Whether a load under way has this request's name.
+    /// Whether a load is under way.
     #[must_use]
-    pub fn is_loading(&self, request: &str) -> bool {
-        self.loads.values().any(|load| load.request == request)
+    pub fn is_loading(&self, load: LoadId) -> bool {
+        self.loads.contains_key(&load)
+    }
+
+    /// Whether any load is under way.
+    #[must_use]
+    pub fn is_any_loading(&self) -> bool {
+        !self.loads.is_empty()
     }
 
     /// Takes the scheduler's plan at the start of a step. A plan that was taken before changes
@@ -215,6 +222,7 @@ impl WorkerRoot {
         for load in &plan.cancels {
             self.cancel(*load);
         }
+        self.preempt(&plan.preempted);
         self.to_save.extend_from_slice(&plan.saves);
         self.pump();
     }
@@ -250,14 +258,16 @@ impl WorkerRoot {
         self.pump();
     }
 
-    /// Calls off the loads of a request whose blocks are about to be overwritten. The caller waits
-    /// until [`is_loading`](Self::is_loading) is false.
-    pub fn preempt(&mut self, request: &str) {
-        let named = |(id, load): (&LoadId, &Load)| (load.request == request).then_some(*id);
-        let ids: Vec<LoadId> = self.loads.iter().filter_map(named).collect();
-        for id in ids {
-            self.cancel(id);
+    /// Calls off loads whose blocks are about to be used again, and reports them to nobody. The
+    /// caller waits until [`is_loading`](Self::is_loading) is false for each.
+    pub fn preempt(&mut self, loads: &[LoadId]) {
+        for id in loads {
+            if let Some(load) = self.loads.get_mut(id) {
+                load.reported = false;
+            }
+            self.cancel(*id);
         }
+        self.settled.retain(|settled| !loads.contains(&settled.load));
         self.pump();
     }
 
@@ -451,6 +461,7 @@ impl WorkerRoot {
         }
         if load.parked {
             self.settled.push(Settled {
+                load: id,
                 request: load.request,
                 failed: load.failure.is_some(),
                 invalid: load.invalid,

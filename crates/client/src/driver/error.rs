@@ -1,0 +1,67 @@
+//! What stops a driver from starting, and what a hook can raise.
+//!
+//! Mapped one-to-one to exceptions by the Python module.
+
+use tessera_lifecycle::scheduler::NotPromised;
+use tessera_lifecycle::worker::LoadFailure;
+use tessera_lifecycle::{PlanError, Rank, ShapeError};
+use thiserror::Error;
+
+use super::config::TopologyConfig;
+use crate::layout::LayoutError;
+use crate::local::LocalError;
+
+/// Why a driver does not start. Each message says what to change.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The connector's description cannot be read.
+    #[error("the engine's description is malformed: {0}")]
+    Config(String),
+    /// The cache's shape is not supported, or an option contradicts it.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The worker is not one of the topology.
+    #[error("worker {rank:?} is outside the topology {topology:?}")]
+    Rank {
+        /// What the worker says it is.
+        rank: Rank,
+        /// The sizes.
+        topology: TopologyConfig,
+    },
+    /// The block memory cannot be addressed.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// There is no place for the local node.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// No staging memory.
+    #[error(
+        "staging memory of {bytes} bytes cannot be used: {reason}; set `staging` to another value"
+    )]
+    Staging {
+        /// What was asked for.
+        bytes: u64,
+        /// Why not.
+        reason: String,
+    },
+    /// The machine refused threads or randomness.
+    #[error("the driver's runtime does not start: {0}")]
+    Runtime(#[from] std::io::Error),
+}
+
+/// Why a hook fails. The engine's step must not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DriverError {
+    /// A hook was called after shutdown.
+    #[error("the connector was shut down: no hook may be called after that")]
+    Closed,
+    /// The engine expects tokens that were not promised.
+    #[error(transparent)]
+    NotPromised(#[from] NotPromised),
+    /// The scheduler's plan cannot be read.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A load on the model thread failed, and no block can name it to the engine.
+    #[error("a load on the model thread failed and cannot be reported by block: {0}")]
+    Load(LoadFailure),
+}

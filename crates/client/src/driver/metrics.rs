@@ -1,0 +1,121 @@
+//! Snapshots of what the drivers have counted.
+//!
+//! Taken by the Python module once for each interval; never an error.
+
+use tessera_lifecycle::scheduler::SchedulerCounters;
+use tessera_lifecycle::worker::{LoadFailure, WorkerCounters};
+
+/// The scheduler's side.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SchedulerMetrics {
+    /// What the machine counted.
+    pub machine: SchedulerCounters,
+    /// Nanoseconds that lookups have waited on the scheduler's thread.
+    pub lookup_wait_ns: u64,
+}
+
+/// A worker's side.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkerMetrics {
+    /// What the machine counted.
+    pub machine: WorkerCounters,
+    /// Bytes that were loaded and verified.
+    pub bytes_loaded: u64,
+    /// Bytes that nodes have stored for the first time.
+    pub bytes_saved: u64,
+    /// Objects that were damaged, and not used.
+    pub integrity_failures: u64,
+    /// Staging memory in use.
+    pub staging_bytes_used: u64,
+    /// Nanoseconds that copies into staging have taken on the model thread.
+    pub copy_ns: u64,
+}
+
+impl SchedulerMetrics {
+    /// Every value with its name.
+    #[must_use]
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        let SchedulerCounters {
+            lookups,
+            hits,
+            misses,
+            lookups_expired,
+            lookups_quarantined,
+            hit_tokens,
+            loads,
+            loads_succeeded,
+            loads_failed,
+            loads_cancelled,
+            saves,
+            saves_skipped,
+            late_completions,
+            late_lookups,
+            requests_refused,
+        } = self.machine;
+        vec![
+            ("lookups", lookups),
+            ("lookup_hits", hits),
+            ("lookup_misses", misses),
+            ("lookups_expired", lookups_expired),
+            ("lookups_quarantined", lookups_quarantined),
+            ("hit_tokens", hit_tokens),
+            ("loads_ordered", loads),
+            ("loads_ended", loads_succeeded),
+            ("loads_failed_on_any_rank", loads_failed),
+            ("loads_cancelled", loads_cancelled),
+            ("saves_ordered", saves),
+            ("saves_not_ordered", saves_skipped),
+            ("late_completions", late_completions),
+            ("late_lookups", late_lookups),
+            ("requests_refused", requests_refused),
+            ("lookup_wait_ns", self.lookup_wait_ns),
+        ]
+    }
+}
+
+impl WorkerMetrics {
+    /// Every value with its name.
+    #[must_use]
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        let machine = &self.machine;
+        let failed = LoadFailure::ALL.map(failure_name);
+        let failed = failed.into_iter().zip(machine.loads_failed);
+        let mut named = vec![
+            ("loads", machine.loads),
+            ("loads_succeeded", machine.loads_succeeded),
+            ("objects_loaded", machine.objects_loaded),
+            ("bytes_loaded", self.bytes_loaded),
+            ("saves", machine.saves),
+            ("saves_stored", machine.saves_stored),
+            ("saves_existed", machine.saves_existed),
+            ("saves_skipped", machine.saves_skipped),
+            ("saves_refused", machine.saves_refused),
+            ("bytes_saved", self.bytes_saved),
+            ("integrity_failures", self.integrity_failures),
+            ("late_completions", machine.late_completions),
+            ("repeated_plans", machine.repeated_plans),
+            ("staging_bytes_used", self.staging_bytes_used),
+            ("copy_ns", self.copy_ns),
+        ];
+        named.extend(failed);
+        named
+    }
+}
+
+const fn failure_name(failure: LoadFailure) -> &'static str {
+    match failure {
+        LoadFailure::Miss => "loads_failed_miss",
+        LoadFailure::LeaseOver => "loads_failed_lease_over",
+        LoadFailure::Length => "loads_failed_length",
+        LoadFailure::Corrupt => "loads_failed_corrupt",
+        LoadFailure::Unreachable => "loads_failed_unreachable",
+        LoadFailure::Busy => "loads_failed_busy",
+        LoadFailure::Abnormal => "loads_failed_abnormal",
+        LoadFailure::Unallocated => "loads_failed_unallocated",
+        LoadFailure::Malformed => "loads_failed_malformed",
+        LoadFailure::Deadline => "loads_failed_deadline",
+        LoadFailure::QueueFull => "loads_failed_queue_full",
+        LoadFailure::QueueClosed => "loads_failed_queue_closed",
+        LoadFailure::Cancelled => "loads_failed_cancelled",
+    }
+}

@@ -1,0 +1,26 @@
+//! The drivers of the lifecycle's machines: what the engine's hooks call.
+//!
+//! [`SchedulerDriver`] runs in the engine's scheduler process, [`WorkerDriver`] in each of its
+//! workers. Each owns a machine, a runtime and the handle on the nodes; it gives the machine time
+//! and events, and executes its commands. Nothing is decided here.
+
+mod clock;
+mod config;
+mod error;
+mod metrics;
+mod remote;
+mod scheduler;
+mod staging;
+mod worker;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::{EngineConfig, NamespaceConfig, TopologyConfig};
+pub use error::{DriverError, StartError};
+pub use metrics::{SchedulerMetrics, WorkerMetrics};
+pub use remote::Remote;
+pub use scheduler::SchedulerDriver;
+pub use tessera_lifecycle::scheduler::{LookupAnswer, ScheduledRequest, StepInput};
+pub use tessera_lifecycle::worker::TransferResults;
+pub use worker::WorkerDriver;
