@@ -7,15 +7,11 @@
 
 use std::env;
 use std::fs;
-use std::net::{Ipv4Addr, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::children::{Runtime, Server};
 use crate::project::Project;
 use crate::setup::{self, Need};
 use crate::step;
@@ -28,22 +24,17 @@ const DOCUMENTS: [&str; 4] = [
     "docs/benchmarks.md",
 ];
 
-/// Commands that are stages of `cargo xtask ci` already, or are it.
-const STAGES: [&str; 4] = [
+/// Commands that are stages of `cargo xtask ci` or parts of one, or are it.
+const STAGES: [&str; 5] = [
     "cargo xtask demo",
     "cargo xtask test",
+    "cargo xtask test --quick",
+    "cargo xtask fuzz --seconds 10",
     "cargo xtask ci",
-    "cargo xtask fuzz --seconds 60",
 ];
 
 /// The test model that stands for the reader's own.
 const MODEL: &str = "llama";
-
-/// How long a documented server may take until it listens: an engine loads and warms up.
-const START_LIMIT: Duration = Duration::from_secs(300);
-
-/// How long a stopped server may take to end before it is killed.
-const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// A command block of a document.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,21 +46,19 @@ struct Block {
     script: String,
 }
 
-/// A server of the document, ended with its whole process group.
-struct Server(Child);
-
 /// Runs every command of every document, and fails at the first that fails.
 pub(crate) fn run(project: &Project) -> Result<()> {
     // Not kept: the documented commands take their own lease of the cache, or change it.
     drop(setup::ensure(project, Need::Everything)?);
     let model = model(project)?;
+    let runtime = Runtime::create()?;
     for document in DOCUMENTS {
         let text = fs::read_to_string(project.root.join(document))
             .with_context(|| format!("cannot read {document}"))?;
         let mut servers = Vec::new();
         for block in blocks(&text).with_context(|| document.to_owned())? {
             let title = format!("{document}:{}  {}", block.line, first_line(&block.script));
-            if STAGES.contains(&block.script.trim()) {
+            if is_stage(&block.script) {
                 eprintln!("{:>8}  {title}  (a stage of its own)", "ok");
                 continue;
             }
@@ -77,10 +66,11 @@ pub(crate) fn run(project: &Project) -> Result<()> {
                 &title,
                 &project.cache.log("documented"),
                 |step| match block.port {
-                    None => step.command(bash(project, &block.script, &model)),
+                    None => step.command(bash(project, &block.script, &model, &runtime)),
                     Some(port) => {
                         let log = project.cache.log(&format!("documented-{port}"));
-                        servers.push(start(bash(project, &block.script, &model), port, &log)?);
+                        let server = bash(project, &block.script, &model, &runtime);
+                        servers.push(Server::start(server, port, &log)?);
                         Ok(())
                     }
                 },
@@ -127,6 +117,10 @@ fn block(line: usize, mark: &str, script: String) -> Result<Option<Block>> {
     Ok(Some(Block { line, port, script }))
 }
 
+fn is_stage(script: &str) -> bool {
+    script.lines().all(|line| STAGES.contains(&line.trim()))
+}
+
 fn first_line(script: &str) -> &str {
     script
         .lines()
@@ -134,7 +128,7 @@ fn first_line(script: &str) -> &str {
         .unwrap_or("(empty)")
 }
 
-fn bash(project: &Project, script: &str, model: &str) -> Command {
+fn bash(project: &Project, script: &str, model: &str, runtime: &Runtime) -> Command {
     let mut path = vec![
         project.cache.engine().join("bin"),
         project.target().join("release"),
@@ -144,6 +138,7 @@ fn bash(project: &Project, script: &str, model: &str) -> Command {
     bash.args(["-euo", "pipefail", "-c", script]);
     bash.env("PATH", env::join_paths(path).unwrap_or_default());
     bash.env("VIRTUAL_ENV", project.cache.engine());
+    bash.env("XDG_RUNTIME_DIR", runtime.folder());
     bash.env("MODEL", model)
         .env("VLLM_CPU_KVCACHE_SPACE", "1")
         .env("HF_HUB_OFFLINE", "1");
@@ -166,58 +161,6 @@ fn model(project: &Project) -> Result<String> {
         .map(str::trim)
         .context("no model was built")?;
     Ok(path.to_owned())
-}
-
-fn start(mut command: Command, port: u16, log: &Path) -> Result<Server> {
-    let file = fs::File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    command
-        .stdin(Stdio::null())
-        .stdout(file.try_clone()?)
-        .stderr(file)
-        .process_group(0);
-    let mut server = Server(
-        command
-            .spawn()
-            .context("cannot start a documented server")?,
-    );
-    let started = Instant::now();
-    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() {
-        if let Some(status) = server.0.try_wait()? {
-            let output = fs::read_to_string(log).unwrap_or_default();
-            bail!("the server ended with {status} before it listened:\n{output}");
-        }
-        if started.elapsed() > START_LIMIT {
-            bail!(
-                "nothing listened on port {port} in {START_LIMIT:?}; see {}",
-                log.display()
-            );
-        }
-        thread::sleep(Duration::from_millis(200));
-    }
-    Ok(server)
-}
-
-impl Server {
-    fn signal(&self, signal: &str) {
-        let group = format!("-{}", self.0.id());
-        // The group may have ended by itself; then there is nothing to signal.
-        let _ = Command::new("kill")
-            .args([signal, "--", &group])
-            .stderr(Stdio::null())
-            .status();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.signal("-TERM");
-        let stopped = Instant::now();
-        while matches!(self.0.try_wait(), Ok(None)) && stopped.elapsed() < STOP_LIMIT {
-            thread::sleep(Duration::from_millis(50));
-        }
-        self.signal("-KILL");
-        let _ = self.0.wait();
-    }
 }
 
 #[cfg(test)]
@@ -247,21 +190,5 @@ mod tests {
         assert!(blocks("```sh server 8000\nc\n```\n").is_err());
         assert!(blocks("```sh serve many\nc\n```\n").is_err());
         assert!(blocks("```sh\nc\n").is_err());
-    }
-
-    #[test]
-    fn a_server_that_ends_before_it_listens_is_reported_with_its_output() {
-        let log = env::temp_dir().join(format!("tessera-documented-{}", std::process::id()));
-        let mut script = Command::new("sh");
-        script.args(["-c", "echo no such model; exit 3"]);
-        let Err(error) = start(script, 1, &log) else {
-            panic!("nothing listens on port 1")
-        };
-        fs::remove_file(&log).unwrap();
-        let message = format!("{error:#}");
-        assert!(
-            message.contains("no such model") && message.contains('3'),
-            "{message}"
-        );
     }
 }

@@ -8,6 +8,7 @@
 
 mod bench;
 mod cache;
+mod children;
 mod ci;
 mod command;
 mod demo;
