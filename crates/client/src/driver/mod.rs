@@ -11,6 +11,7 @@ mod metrics;
 mod remote;
 mod scheduler;
 mod staging;
+mod transfer;
 mod worker;
 
 #[cfg(test)]

@@ -6,31 +6,24 @@
 //! at shutdown.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-use tessera_lifecycle::worker::{
-    Fetch, LoadFailure, Save, SaveOutcome, TransferResults, WorkerCommand, WorkerEvent,
-};
+use parking_lot::{Condvar, Mutex};
+use tessera_lifecycle::worker::TransferResults;
 use tessera_lifecycle::{LoadMode, StepPlan, WorkerRoot};
-use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
-use tessera_transport::{Lent, Region};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
 use super::clock::Clock;
-use super::config::EngineConfig;
+use super::config::{EngineConfig, millis};
 use super::error::{DriverError, StartError};
 use super::metrics::WorkerMetrics;
 use super::remote::{Remote, connect};
-use super::scheduler::lease_of;
-use super::staging::{Slot, Staging};
-use crate::cluster::{Cluster, FetchOutcome, StoreOutcome};
-use crate::layout::{Discard, LayerMemory, Layout};
-
-/// How often a wait looks at the clock for loads whose deadline has come.
-const TICK: Duration = Duration::from_millis(20);
+use super::staging::Staging;
+use super::transfer::{Machine, Shared, Tally};
+use crate::cluster::Cluster;
+use crate::layout::{LayerMemory, Layout};
 
 /// How long shutdown waits for the runtime's threads.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,38 +33,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct WorkerDriver<R: Remote = Cluster> {
     shared: Arc<Shared<R>>,
     runtime: Mutex<Option<Runtime>>,
-}
-
-#[derive(Debug)]
-struct Shared<R> {
-    remote: R,
-    clock: Clock,
-    layout: Layout,
-    namespace: NamespaceDigest,
-    mode: LoadMode,
-    staging: Arc<Staging>,
-    stores: Semaphore,
-    store_timeout: Duration,
-    machine: Mutex<Machine>,
-    changed: Condvar,
-    runtime: Handle,
-    tally: Tally,
-}
-
-#[derive(Debug)]
-struct Machine {
-    root: WorkerRoot,
-    /// Completions that the model thread takes up by itself, in serialized mode.
-    completions: Vec<WorkerEvent>,
-    closed: bool,
-}
-
-#[derive(Debug, Default)]
-struct Tally {
-    bytes_loaded: AtomicU64,
-    bytes_saved: AtomicU64,
-    integrity_failures: AtomicU64,
-    copy_ns: AtomicU64,
 }
 
 impl WorkerDriver<Cluster> {
@@ -156,15 +117,9 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn end_step(&self) -> Result<(), DriverError> {
         let shared = &self.shared;
-        let mut saves = Vec::new();
         let mut machine = shared.open()?;
         machine.root.end_step();
-        while let Some(command) = machine.root.poll_command() {
-            match command {
-                WorkerCommand::Save(save) => saves.push(save),
-                other => Shared::execute_one(shared, &mut machine, other),
-            }
-        }
+        let saves = Shared::execute(shared, &mut machine);
         drop(machine);
         if saves.is_empty() {
             return Ok(());
@@ -264,7 +219,7 @@ impl<R: Remote> WorkerDriver<R> {
         let limit = shared
             .clock
             .now()
-            .after_millis(super::config::millis(shared.store_timeout));
+            .after_millis(millis(shared.store_timeout));
         Shared::wait_until(shared, &mut machine, |root| {
             let over = shared.clock.now() >= limit;
             root.is_idle() || (over && !root.is_any_loading())
@@ -292,228 +247,4 @@ fn new_staging(bytes: u64, object: u64) -> Result<Arc<Staging>, StartError> {
     }
     let length = usize::try_from(bytes).map_err(|error| refused(error.to_string()))?;
     Staging::new(length).map_err(|error| refused(error.to_string()))
-}
-
-impl<R: Remote> Shared<R> {
-    fn open(&self) -> Result<MutexGuard<'_, Machine>, DriverError> {
-        let machine = self.machine.lock();
-        match machine.closed {
-            true => Err(DriverError::Closed),
-            false => Ok(machine),
-        }
-    }
-
-    /// Gives the machine what came in, and the time.
-    fn take_up(shared: &Arc<Self>, machine: &mut Machine) {
-        for event in std::mem::take(&mut machine.completions) {
-            machine.root.handle_event(event);
-            Self::execute(shared, machine);
-        }
-        machine.root.handle_timeout(shared.clock.now());
-        Self::execute(shared, machine);
-    }
-
-    /// Waits on the engine's thread, which goes on executing commands.
-    fn wait_until(
-        shared: &Arc<Self>,
-        machine: &mut MutexGuard<'_, Machine>,
-        over: impl Fn(&WorkerRoot) -> bool,
-    ) {
-        loop {
-            Self::take_up(shared, machine);
-            if over(&machine.root) {
-                return;
-            }
-            shared.changed.wait_for(machine, TICK);
-        }
-    }
-
-    /// Executes all commands of the machine; none of them waits.
-    fn execute(shared: &Arc<Self>, machine: &mut Machine) {
-        while let Some(command) = machine.root.poll_command() {
-            Self::execute_one(shared, machine, command);
-        }
-    }
-
-    fn execute_one(shared: &Arc<Self>, machine: &mut Machine, command: WorkerCommand) {
-        match command {
-            // Host memory is at rest and visible as soon as it is written.
-            WorkerCommand::Fence { load, phase } => {
-                machine
-                    .root
-                    .handle_event(WorkerEvent::Fenced { load, phase });
-            }
-            WorkerCommand::Fetch(fetch) => Self::fetch(shared, machine, fetch),
-            WorkerCommand::Save(save) => {
-                // Saves are handed out at the end of a step only, and taken there.
-                let outcome = SaveOutcome::StagingFull;
-                let save = save.save;
-                machine
-                    .root
-                    .handle_event(WorkerEvent::Saved { save, outcome });
-            }
-        }
-    }
-
-    fn complete(shared: &Arc<Self>, event: WorkerEvent) {
-        let mut machine = shared.machine.lock();
-        if shared.mode == LoadMode::Serialized {
-            machine.completions.push(event);
-        } else {
-            machine.root.handle_event(event);
-            Self::execute(shared, &mut machine);
-        }
-        drop(machine);
-        shared.changed.notify_all();
-    }
-
-    fn fetch(shared: &Arc<Self>, machine: &mut Machine, fetch: Fetch) {
-        let (load, part) = (fetch.load, fetch.part);
-        let (lent, discard) = match shared.lend(&fetch) {
-            Ok(lent) => lent,
-            Err(failure) => {
-                let result = Err(failure);
-                let event = WorkerEvent::Fetched { load, part, result };
-                machine.root.handle_event(event);
-                return;
-            }
-        };
-        let own = Arc::clone(shared);
-        shared.runtime.spawn(async move {
-            let result = Self::fetch_into(&own, fetch, lent).await;
-            drop(discard);
-            Self::complete(&own, WorkerEvent::Fetched { load, part, result });
-        });
-    }
-
-    /// The destination of a fetch, with memory of its own for what has no block.
-    fn lend(&self, fetch: &Fetch) -> Result<(Lent, Option<Slot>), LoadFailure> {
-        let Fetch {
-            group,
-            destinations,
-            ..
-        } = fetch;
-        let discarded = self.layout.discarded_bytes(*group, destinations);
-        let length = usize::try_from(discarded).map_err(|_| LoadFailure::Abnormal)?;
-        let slot = match length {
-            0 => None,
-            _ => self.staging.take(length),
-        };
-        let discard = match &slot {
-            Some(slot) => Some(slot.discard()),
-            None if length == 0 => None,
-            None => {
-                let region = Region::allocate(length).map_err(|_| LoadFailure::Abnormal)?;
-                Some(Discard { region, offset: 0 })
-            }
-        };
-        let lent = self.layout.scatter(*group, destinations, discard.as_ref());
-        let lent = lent.map_err(|_| LoadFailure::Unallocated)?;
-        Ok((lent, slot))
-    }
-
-    async fn fetch_into(shared: &Arc<Self>, fetch: Fetch, lent: Lent) -> Result<(), LoadFailure> {
-        let expectation = Expectation {
-            namespace: shared.namespace,
-            key: fetch.key,
-            layout: shared.layout.fingerprint(fetch.group),
-            length_bytes: lent.length_bytes(),
-        };
-        let length_bytes = expectation.length_bytes;
-        let lease = fetch.lease.map(lease_of);
-        let deadline = shared.clock.deadline(fetch.deadline);
-        let own = Arc::clone(shared);
-        let task = async move { own.remote.fetch(expectation, lease, lent, deadline).await };
-        let Ok((outcome, _lent)) = shared.runtime.spawn(task).await else {
-            // The fetch ended without giving its memory back. Ending all connections is the proof
-            // that nothing writes to it any more; later loads fail as unreachable.
-            shared.remote.shutdown().await;
-            return Err(LoadFailure::Abnormal);
-        };
-        let tally = &shared.tally;
-        match outcome {
-            FetchOutcome::Loaded => {
-                tally
-                    .bytes_loaded
-                    .fetch_add(length_bytes, Ordering::Relaxed);
-                Ok(())
-            }
-            FetchOutcome::Missing => Err(LoadFailure::Miss),
-            FetchOutcome::LeaseOver => Err(LoadFailure::LeaseOver),
-            FetchOutcome::Length => Err(LoadFailure::Length),
-            FetchOutcome::Corrupt { .. } => {
-                tally.integrity_failures.fetch_add(1, Ordering::Relaxed);
-                Err(LoadFailure::Corrupt)
-            }
-            FetchOutcome::Busy => Err(LoadFailure::Busy),
-            FetchOutcome::Deadline => Err(LoadFailure::Deadline),
-            FetchOutcome::Unreachable => Err(LoadFailure::Unreachable),
-        }
-    }
-
-    /// Copies one object out of its blocks, on the calling thread, and stores it beside it.
-    fn save(shared: &Arc<Self>, save: &Save) {
-        let id = save.save;
-        let Some((header, slot)) = shared.stage(save) else {
-            let outcome = SaveOutcome::StagingFull;
-            Self::complete(shared, WorkerEvent::Saved { save: id, outcome });
-            return;
-        };
-        let own = Arc::clone(shared);
-        shared.runtime.spawn(async move {
-            let outcome = Self::store(&own, header, slot).await;
-            Self::complete(&own, WorkerEvent::Saved { save: id, outcome });
-        });
-    }
-
-    fn stage(&self, save: &Save) -> Option<(ObjectHeader, Slot)> {
-        let source = self.layout.gather(save.group, &save.blocks).ok()?;
-        let length_bytes = self.layout.object_bytes(save.group);
-        if source.length_bytes() != length_bytes {
-            return None;
-        }
-        let slot = self.staging.take(usize::try_from(length_bytes).ok()?)?;
-        Lent::new(slot.segments())
-            .copy_from_segments(&source)
-            .ok()?;
-        let header = ObjectHeader {
-            namespace: self.namespace,
-            key: save.key,
-            layout: self.layout.fingerprint(save.group),
-            length_bytes,
-            checksum: 0,
-            write: WriteId(0),
-        };
-        Some((header, slot))
-    }
-
-    async fn store(shared: &Arc<Self>, mut header: ObjectHeader, slot: Slot) -> SaveOutcome {
-        let Ok(_permit) = shared.stores.acquire().await else {
-            return SaveOutcome::Refused;
-        };
-        let deadline = tokio::time::Instant::now() + shared.store_timeout;
-        let mut write = [0; 8];
-        if getrandom::fill(&mut write).is_err() {
-            return SaveOutcome::Refused;
-        }
-        let segments = slot.segments();
-        header.checksum = segments.checksum();
-        header.write = WriteId(u64::from_le_bytes(write));
-        let own = Arc::clone(shared);
-        let task = async move { own.remote.store(header, segments, deadline).await };
-        match shared.runtime.spawn(task).await {
-            Ok((StoreOutcome::Stored, _)) => {
-                let saved = &shared.tally.bytes_saved;
-                saved.fetch_add(header.length_bytes, Ordering::Relaxed);
-                SaveOutcome::Stored
-            }
-            Ok((StoreOutcome::Existed, _)) => SaveOutcome::Existed,
-            Ok(_) => SaveOutcome::Refused,
-            Err(_) => {
-                // As for a fetch: nothing reads the slot any more once all connections have ended.
-                shared.remote.shutdown().await;
-                SaveOutcome::Refused
-            }
-        }
-    }
 }

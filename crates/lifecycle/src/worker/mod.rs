@@ -4,12 +4,15 @@
 //! reports each load exactly once, after the last write and the fence behind it. One per worker;
 //! driven by the client's worker driver.
 
+mod command;
 mod config;
 mod load;
 mod root;
+mod save;
 
 #[cfg(test)]
 mod tests;
 
+pub use command::{Fetch, Phase, Save, TransferResults, WorkerCommand, WorkerEvent};
 pub use config::{LoadFailure, SaveOutcome, WorkerConfig, WorkerCounters, WorkerLimits};
-pub use root::{Fetch, Phase, Save, TransferResults, WorkerCommand, WorkerEvent, WorkerRoot};
+pub use root::WorkerRoot;

@@ -6,111 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tessera_proto::{Instant, KeyDigest};
+use tessera_proto::Instant;
 
 use crate::ids::{LoadId, SaveId};
 use crate::metadata::{LoadOrder, SaveOrder, StepPlan};
-use crate::plan::{self, Destination, Shards};
-use crate::scheduler::Held;
+use crate::plan::Shards;
 use crate::shape::LayoutClass;
-use crate::worker::config::{LoadFailure, SaveOutcome, WorkerConfig, WorkerCounters};
+use crate::worker::command::{Fetch, Phase, TransferResults, WorkerCommand, WorkerEvent};
+use crate::worker::config::{LoadFailure, WorkerConfig, WorkerCounters};
 use crate::worker::load::{Load, Stage};
-
-/// Which fence of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// All earlier work of the owning device on the memory is over.
-    Before,
-    /// What was written is visible to all later work of that device.
-    After,
-}
-
-/// Fetch one object into blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fetch {
-    /// The load.
-    pub load: LoadId,
-    /// The part of it.
-    pub part: u32,
-    /// The group, for its layout.
-    pub group: usize,
-    /// The object.
-    pub key: KeyDigest,
-    /// The lease that holds it.
-    pub lease: Option<Held>,
-    /// Where each of its blocks goes, in payload order.
-    pub destinations: Vec<Destination>,
-    /// When the load is over for the request.
-    pub deadline: Instant,
-}
-
-/// Copy one object out of blocks, now, and store the copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Save {
-    /// The save.
-    pub save: SaveId,
-    /// The group, for its layout.
-    pub group: usize,
-    /// The object.
-    pub key: KeyDigest,
-    /// Its blocks, in payload order.
-    pub blocks: Vec<u32>,
-}
-
-/// What the driver must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WorkerCommand {
-    /// Fence the device for a load; answer with [`WorkerEvent::Fenced`].
-    Fence {
-        /// The load.
-        load: LoadId,
-        /// Which fence.
-        phase: Phase,
-    },
-    /// Fetch an object; answer with [`WorkerEvent::Fetched`] when nothing can write for it.
-    Fetch(Fetch),
-    /// Save an object; answer with [`WorkerEvent::Saved`].
-    Save(Save),
-}
-
-/// What the driver reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkerEvent {
-    /// A fence is complete.
-    Fenced {
-        /// The load.
-        load: LoadId,
-        /// Which fence.
-        phase: Phase,
-    },
-    /// A fetch is over: nothing writes to its blocks any more.
-    Fetched {
-        /// The load.
-        load: LoadId,
-        /// The part of it.
-        part: u32,
-        /// How it went.
-        result: Result<(), LoadFailure>,
-    },
-    /// A save is over.
-    Saved {
-        /// The save.
-        save: SaveId,
-        /// How it went.
-        outcome: SaveOutcome,
-    },
-}
-
-/// One snapshot for the engine: each request is in at most one snapshot for each of its loads.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TransferResults {
-    /// Always empty: saves are copies, so that no block is ever held back for them.
-    pub finished_sending: Vec<String>,
-    /// Requests whose receive on this rank is over.
-    pub finished_recving: Vec<String>,
-    /// Those of them that failed.
-    pub failed_recving: Vec<String>,
-}
 
 /// A load that is over and waits to be collected.
 #[derive(Debug)]
@@ -124,8 +28,8 @@ struct Settled {
 /// The worker's machine.
 #[derive(Debug)]
 pub struct WorkerRoot {
-    config: WorkerConfig,
-    shards: Shards,
+    pub(super) config: WorkerConfig,
+    pub(super) shards: Shards,
     incarnation: u128,
     last_step: u64,
     loads: BTreeMap<LoadId, Load>,
@@ -138,11 +42,11 @@ pub struct WorkerRoot {
     /// A load on the model thread failed and no block can name it.
     unnamed_failure: Option<LoadFailure>,
     to_save: Vec<SaveOrder>,
-    saves: BTreeSet<SaveId>,
-    next_save: u64,
-    commands: VecDeque<WorkerCommand>,
+    pub(super) saves: BTreeSet<SaveId>,
+    pub(super) next_save: u64,
+    pub(super) commands: VecDeque<WorkerCommand>,
     closed: bool,
-    counters: WorkerCounters,
+    pub(super) counters: WorkerCounters,
 }
 
 impl WorkerRoot {
@@ -267,7 +171,8 @@ impl WorkerRoot {
             }
             self.cancel(*id);
         }
-        self.settled.retain(|settled| !loads.contains(&settled.load));
+        self.settled
+            .retain(|settled| !loads.contains(&settled.load));
         self.pump();
     }
 
@@ -472,54 +377,6 @@ impl WorkerRoot {
             self.unnamed_failure = self.unnamed_failure.or(load.failure);
         }
         self.invalid.extend(load.invalid);
-    }
-
-    fn save(&mut self, order: &SaveOrder) {
-        let WorkerConfig {
-            namespace,
-            shape,
-            rank,
-            limits,
-        } = &self.config;
-        let group = usize::try_from(order.group).unwrap_or(usize::MAX);
-        let hash = order.hash.block_hash();
-        let (true, Some(hash)) = (group < shape.groups().len(), hash) else {
-            self.counters.saves_skipped += 1;
-            return;
-        };
-        let position = self.shards.position(shape, group, *rank);
-        if !position.is_some_and(|(_, saves)| saves) {
-            return;
-        }
-        if self.saves.len() >= limits.saves {
-            self.counters.saves_skipped += 1;
-            return;
-        }
-        let at = plan::coordinates(shape, group, *rank);
-        let key = plan::key(namespace, group, at, &hash);
-        self.next_save += 1;
-        let save = SaveId(self.next_save);
-        self.saves.insert(save);
-        self.counters.saves += 1;
-        self.commands.push_back(WorkerCommand::Save(Save {
-            save,
-            group,
-            key,
-            blocks: order.blocks.clone(),
-        }));
-    }
-
-    fn saved(&mut self, save: SaveId, outcome: SaveOutcome) {
-        if !self.saves.remove(&save) {
-            self.counters.late_completions += 1;
-            return;
-        }
-        match outcome {
-            SaveOutcome::Stored => self.counters.saves_stored += 1,
-            SaveOutcome::Existed => self.counters.saves_existed += 1,
-            SaveOutcome::StagingFull => self.counters.saves_skipped += 1,
-            SaveOutcome::Refused => self.counters.saves_refused += 1,
-        }
     }
 
     /// Panics with a message if the machine is broken.

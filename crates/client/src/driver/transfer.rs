@@ -1,0 +1,287 @@
+//! Moves objects between the engine's blocks and the nodes, as the worker's machine commands.
+//!
+//! Called by [`WorkerDriver`](super::WorkerDriver) on the engine's thread and by its own tasks when a
+//! fetch or a store has ended. The invariants: a completion is given to the machine only after the
+//! memory of its operation came back; if an operation ends without giving it back, all connections
+//! are ended first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tessera_lifecycle::worker::{
+    Fetch, LoadFailure, Save, SaveOutcome, WorkerCommand, WorkerEvent,
+};
+use tessera_lifecycle::{LoadMode, WorkerRoot};
+use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_transport::{Lent, Region};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use super::clock::Clock;
+use super::error::DriverError;
+use super::remote::Remote;
+use super::scheduler::lease_of;
+use super::staging::{Slot, Staging};
+use crate::cluster::{FetchOutcome, StoreOutcome};
+use crate::layout::{Discard, Layout};
+
+/// How often a wait looks at the clock for loads whose deadline has come.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What the engine's thread and the transfers share.
+#[derive(Debug)]
+pub(super) struct Shared<R> {
+    pub(super) remote: R,
+    pub(super) clock: Clock,
+    pub(super) layout: Layout,
+    pub(super) namespace: NamespaceDigest,
+    pub(super) mode: LoadMode,
+    pub(super) staging: Arc<Staging>,
+    pub(super) stores: Semaphore,
+    pub(super) store_timeout: Duration,
+    pub(super) machine: Mutex<Machine>,
+    pub(super) changed: Condvar,
+    pub(super) runtime: Handle,
+    pub(super) tally: Tally,
+}
+
+/// The machine and what waits for it, under one lock.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) root: WorkerRoot,
+    /// Completions that the model thread takes up by itself, in serialized mode.
+    pub(super) completions: Vec<WorkerEvent>,
+    pub(super) closed: bool,
+}
+
+/// Counts that are not the machine's.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) bytes_loaded: AtomicU64,
+    pub(super) bytes_saved: AtomicU64,
+    pub(super) integrity_failures: AtomicU64,
+    pub(super) copy_ns: AtomicU64,
+}
+
+impl<R: Remote> Shared<R> {
+    pub(super) fn open(&self) -> Result<MutexGuard<'_, Machine>, DriverError> {
+        let machine = self.machine.lock();
+        match machine.closed {
+            true => Err(DriverError::Closed),
+            false => Ok(machine),
+        }
+    }
+
+    /// Gives the machine what came in, and the time.
+    pub(super) fn take_up(shared: &Arc<Self>, machine: &mut Machine) {
+        for event in std::mem::take(&mut machine.completions) {
+            machine.root.handle_event(event);
+            Self::execute(shared, machine);
+        }
+        machine.root.handle_timeout(shared.clock.now());
+        Self::execute(shared, machine);
+    }
+
+    /// Waits on the engine's thread, which goes on executing commands.
+    pub(super) fn wait_until(
+        shared: &Arc<Self>,
+        machine: &mut MutexGuard<'_, Machine>,
+        over: impl Fn(&WorkerRoot) -> bool,
+    ) {
+        loop {
+            Self::take_up(shared, machine);
+            if over(&machine.root) {
+                return;
+            }
+            shared.changed.wait_for(machine, TICK);
+        }
+    }
+
+    /// Executes all commands of the machine, one mutation after the other; none of them waits.
+    /// Returns the saves: the caller, at the end of a step, copies them without holding the lock.
+    pub(super) fn execute(shared: &Arc<Self>, machine: &mut Machine) -> Vec<Save> {
+        let mut saves = Vec::new();
+        let mut answers = VecDeque::new();
+        loop {
+            while let Some(command) = machine.root.poll_command() {
+                match command {
+                    // Host memory is at rest, and visible as soon as it is written.
+                    WorkerCommand::Fence { load, phase } => {
+                        answers.push_back(WorkerEvent::Fenced { load, phase });
+                    }
+                    WorkerCommand::Fetch(fetch) => answers.extend(Self::fetch(shared, fetch)),
+                    WorkerCommand::Save(save) => saves.push(save),
+                }
+            }
+            match answers.pop_front() {
+                Some(answer) => machine.root.handle_event(answer),
+                None => return saves,
+            }
+        }
+    }
+
+    fn complete(shared: &Arc<Self>, event: WorkerEvent) {
+        let mut machine = shared.machine.lock();
+        if shared.mode == LoadMode::Serialized {
+            machine.completions.push(event);
+        } else {
+            machine.root.handle_event(event);
+            Self::execute(shared, &mut machine);
+        }
+        drop(machine);
+        shared.changed.notify_all();
+    }
+
+    /// Starts a fetch. Answers at once if there is nowhere to fetch to.
+    fn fetch(shared: &Arc<Self>, fetch: Fetch) -> Option<WorkerEvent> {
+        let (load, part) = (fetch.load, fetch.part);
+        let (lent, discard) = match shared.lend(&fetch) {
+            Ok(lent) => lent,
+            Err(failure) => {
+                let result = Err(failure);
+                return Some(WorkerEvent::Fetched { load, part, result });
+            }
+        };
+        let own = Arc::clone(shared);
+        shared.runtime.spawn(async move {
+            let result = Self::fetch_into(&own, fetch, lent).await;
+            drop(discard);
+            Self::complete(&own, WorkerEvent::Fetched { load, part, result });
+        });
+        None
+    }
+
+    /// The destination of a fetch, with memory of its own for what has no block.
+    fn lend(&self, fetch: &Fetch) -> Result<(Lent, Option<Slot>), LoadFailure> {
+        let Fetch {
+            group,
+            destinations,
+            ..
+        } = fetch;
+        let discarded = self.layout.discarded_bytes(*group, destinations);
+        let length = usize::try_from(discarded).map_err(|_| LoadFailure::Abnormal)?;
+        let slot = match length {
+            0 => None,
+            _ => self.staging.take(length),
+        };
+        let discard = match &slot {
+            Some(slot) => Some(slot.discard()),
+            None if length == 0 => None,
+            None => {
+                let region = Region::allocate(length).map_err(|_| LoadFailure::Abnormal)?;
+                Some(Discard { region, offset: 0 })
+            }
+        };
+        let lent = self.layout.scatter(*group, destinations, discard.as_ref());
+        let lent = lent.map_err(|_| LoadFailure::Unallocated)?;
+        Ok((lent, slot))
+    }
+
+    async fn fetch_into(shared: &Arc<Self>, fetch: Fetch, lent: Lent) -> Result<(), LoadFailure> {
+        let expectation = Expectation {
+            namespace: shared.namespace,
+            key: fetch.key,
+            layout: shared.layout.fingerprint(fetch.group),
+            length_bytes: lent.length_bytes(),
+        };
+        let length_bytes = expectation.length_bytes;
+        let lease = fetch.lease.map(lease_of);
+        let deadline = shared.clock.deadline(fetch.deadline);
+        let own = Arc::clone(shared);
+        let task = async move { own.remote.fetch(expectation, lease, lent, deadline).await };
+        let Ok((outcome, _lent)) = shared.runtime.spawn(task).await else {
+            // The fetch ended without giving its memory back. Ending all connections is the proof
+            // that nothing writes to it any more; later loads fail as unreachable.
+            shared.remote.shutdown().await;
+            return Err(LoadFailure::Abnormal);
+        };
+        let tally = &shared.tally;
+        match outcome {
+            FetchOutcome::Loaded => {
+                tally
+                    .bytes_loaded
+                    .fetch_add(length_bytes, Ordering::Relaxed);
+                Ok(())
+            }
+            FetchOutcome::Missing => Err(LoadFailure::Miss),
+            FetchOutcome::LeaseOver => Err(LoadFailure::LeaseOver),
+            FetchOutcome::Length => Err(LoadFailure::Length),
+            FetchOutcome::Corrupt { .. } => {
+                tally.integrity_failures.fetch_add(1, Ordering::Relaxed);
+                Err(LoadFailure::Corrupt)
+            }
+            FetchOutcome::Busy => Err(LoadFailure::Busy),
+            FetchOutcome::Deadline => Err(LoadFailure::Deadline),
+            FetchOutcome::Unreachable => Err(LoadFailure::Unreachable),
+        }
+    }
+
+    /// Copies one object out of its blocks, on the calling thread, and stores it beside it.
+    pub(super) fn save(shared: &Arc<Self>, save: &Save) {
+        let id = save.save;
+        let Some((header, slot)) = shared.stage(save) else {
+            let outcome = SaveOutcome::StagingFull;
+            Self::complete(shared, WorkerEvent::Saved { save: id, outcome });
+            return;
+        };
+        let own = Arc::clone(shared);
+        shared.runtime.spawn(async move {
+            let outcome = Self::store(&own, header, slot).await;
+            Self::complete(&own, WorkerEvent::Saved { save: id, outcome });
+        });
+    }
+
+    fn stage(&self, save: &Save) -> Option<(ObjectHeader, Slot)> {
+        let source = self.layout.gather(save.group, &save.blocks).ok()?;
+        let length_bytes = self.layout.object_bytes(save.group);
+        if source.length_bytes() != length_bytes {
+            return None;
+        }
+        let slot = self.staging.take(usize::try_from(length_bytes).ok()?)?;
+        Lent::new(slot.segments())
+            .copy_from_segments(&source)
+            .ok()?;
+        let header = ObjectHeader {
+            namespace: self.namespace,
+            key: save.key,
+            layout: self.layout.fingerprint(save.group),
+            length_bytes,
+            checksum: 0,
+            write: WriteId(0),
+        };
+        Some((header, slot))
+    }
+
+    async fn store(shared: &Arc<Self>, mut header: ObjectHeader, slot: Slot) -> SaveOutcome {
+        let Ok(_permit) = shared.stores.acquire().await else {
+            return SaveOutcome::Refused;
+        };
+        let deadline = tokio::time::Instant::now() + shared.store_timeout;
+        let mut write = [0; 8];
+        if getrandom::fill(&mut write).is_err() {
+            return SaveOutcome::Refused;
+        }
+        let segments = slot.segments();
+        header.checksum = segments.checksum();
+        header.write = WriteId(u64::from_le_bytes(write));
+        let own = Arc::clone(shared);
+        let task = async move { own.remote.store(header, segments, deadline).await };
+        match shared.runtime.spawn(task).await {
+            Ok((StoreOutcome::Stored, _)) => {
+                let saved = &shared.tally.bytes_saved;
+                saved.fetch_add(header.length_bytes, Ordering::Relaxed);
+                SaveOutcome::Stored
+            }
+            Ok((StoreOutcome::Existed, _)) => SaveOutcome::Existed,
+            Ok(_) => SaveOutcome::Refused,
+            Err(_) => {
+                // As for a fetch: nothing reads the slot any more once all connections have ended.
+                shared.remote.shutdown().await;
+                SaveOutcome::Refused
+            }
+        }
+    }
+}
