@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from vllm import LLM, SamplingParams
-from vllm.v1.metrics.reader import Counter
+from vllm.v1.metrics.reader import Counter, Gauge
 
 
 class Served:
@@ -36,6 +36,7 @@ class Served:
             "max_model_len": 4096,
             "max_num_batched_tokens": 4096,
             "max_num_seqs": 16,
+            "kv_cache_memory_bytes": 256 << 20,
             "disable_log_stats": False,
             **settings.get("engine", {}),
         }
@@ -47,10 +48,10 @@ class Served:
         print(json.dumps(answer), file=self.answers, flush=True)
 
     def counters(self) -> dict[str, float]:
-        """The engine's counters, ours among them, by name and labels."""
+        """The engine's counters and gauges, ours among them, by name and labels."""
         found: dict[str, float] = {}
         for metric in self.llm.get_metrics():
-            if isinstance(metric, Counter):
+            if isinstance(metric, Counter | Gauge):
                 labels = {k: v for k, v in metric.labels.items() if k not in SHARED_LABELS}
                 name = metric.name + "".join(f"{{{k}={v}}}" for k, v in sorted(labels.items()))
                 found[name] = found.get(name, 0) + metric.value
@@ -90,7 +91,7 @@ class Served:
                 if output.finished:
                     results[name] = {
                         "tokens": list(output.outputs[0].token_ids),
-                        "cached": output.num_cached_tokens,
+                        "cached": output.num_cached_tokens or 0,
                         "finish_reason": output.outputs[0].finish_reason,
                         "ttft_ms": round(ttft[name] * 1000, 3),
                         "total_ms": round((now - begun[name]) * 1000, 3),
@@ -100,11 +101,6 @@ class Served:
                 self.say(event="held", tokens=sum(tokens.values()))
                 sys.stdin.readline()
         return results
-
-    def step_idle(self, steps: int) -> None:
-        """Steps an engine that has nothing to run, as a server does between requests."""
-        for _ in range(steps):
-            self.llm.llm_engine.step()
 
     def serve(self) -> None:
         for line in sys.stdin:
@@ -136,7 +132,14 @@ def main() -> None:
     except Exception as error:
         print(json.dumps({"event": "refused", "error": str(error)}), file=answers, flush=True)
         raise
-    served.say(event="ready", seconds=round(time.monotonic() - begun, 1))
+    config = served.llm.llm_engine.vllm_config
+    served.say(
+        event="ready",
+        seconds=round(time.monotonic() - begun, 1),
+        block_tokens=config.cache_config.block_size,
+        # Where this is off, the engine cannot compute a tail over a loaded prefix.
+        loads=bool(config.scheduler_config.enable_chunked_prefill),
+    )
     served.serve()
     engine_core = served.llm.llm_engine.engine_core
     engine_core.shutdown()

@@ -16,8 +16,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, TypeVar
 
 VOCABULARY = 512
 START_S = 240.0
@@ -26,9 +27,8 @@ NODE_S = 30.0
 LOG_TAIL = 6000
 
 ENVIRONMENT = {
-    # One process, one gibibyte of cache: what a test needs, not what a server would use.
+    # One process: starts in half the time.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     # Several engines share the cores of a test machine; bound threads would share one.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_LOGGING_LEVEL": "INFO",
@@ -37,12 +37,15 @@ ENVIRONMENT = {
 }
 
 
-class ProcessFailed(Exception):
+class ProcessError(Exception):
     """A process ended or stayed silent; the message carries the end of its log."""
 
 
-class EngineRefused(Exception):
+class EngineRefusedError(Exception):
     """The engine did not start; the message is its reason."""
+
+
+Child = TypeVar("Child", bound="Process")
 
 
 class Process:
@@ -77,15 +80,15 @@ class Process:
     def line(self, timeout_s: float) -> str:
         """The next line of output.
 
-        Raises ProcessFailed when the process ends, or says nothing for `timeout_s`.
+        Raises ProcessError when the process ends, or says nothing for `timeout_s`.
         """
         try:
             line = self.lines.get(timeout=timeout_s)
         except queue.Empty:
-            raise ProcessFailed(f"{self.name}: silent for {timeout_s} s\n{self.tail()}") from None
+            raise ProcessError(f"{self.name}: silent for {timeout_s} s\n{self.tail()}") from None
         if line is None:
             code = self.child.wait()
-            raise ProcessFailed(f"{self.name}: ended with {code}\n{self.tail()}")
+            raise ProcessError(f"{self.name}: ended with {code}\n{self.tail()}")
         return line
 
     def write(self, text: str) -> None:
@@ -95,7 +98,7 @@ class Process:
             stdin.write(text + "\n")
             stdin.flush()
         except BrokenPipeError:
-            raise ProcessFailed(f"{self.name}: gone\n{self.tail()}") from None
+            raise ProcessError(f"{self.name}: gone\n{self.tail()}") from None
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-LOG_TAIL:]
@@ -110,42 +113,52 @@ class Process:
                 self.child.kill()
         return self.child.wait()
 
-    def __enter__(self) -> Self:
+    def __enter__(self: Child) -> Child:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
 
 
+@dataclass(frozen=True)
 class Result:
     """What one prompt got."""
 
-    def __init__(self, answer: dict[str, Any]) -> None:
-        self.tokens: list[int] = answer["tokens"]
-        self.cached: int = answer["cached"] or 0
-        self.finish_reason: str = answer["finish_reason"]
-        self.ttft_ms: float = answer["ttft_ms"]
-        self.total_ms: float = answer["total_ms"]
+    tokens: list[int]
+    finish_reason: str
+    cached: int
+    """Prompt tokens that were not computed, wherever they came from."""
+    ttft_ms: float
+    total_ms: float
 
 
+OURS = "vllm:tessera_"
+EXTERNAL_TOKENS = "vllm:prompt_tokens_by_source{source=external_kv_transfer}"
+
+
+@dataclass(frozen=True)
 class Run:
-    """What one job got: the results in the order of the prompts, and what it counted."""
+    """What one job got: the results in the order of the prompts, and what was counted meanwhile."""
 
-    def __init__(self, answer: dict[str, Any]) -> None:
-        self.results = [Result(result) for result in answer["results"]]
-        self.counters: dict[str, float] = answer["counters"]
+    results: list[Result]
+    counters: dict[str, float]
+
+    @staticmethod
+    def of(answer: dict[str, Any]) -> Run:
+        return Run([Result(**result) for result in answer["results"]], answer["counters"])
 
     @property
     def tokens(self) -> list[list[int]]:
         return [result.tokens for result in self.results]
 
+    def counted(self, name: str) -> int:
+        """By how much one of the connector's own counters grew."""
+        return int(self.counters.get(OURS + name, 0))
+
     @property
     def external(self) -> int:
         """Prompt tokens that came from the connector."""
         return int(self.counters.get(EXTERNAL_TOKENS, 0))
-
-
-EXTERNAL_TOKENS = "vllm:prompt_tokens_by_source{source=external_kv_transfer}"
 
 
 class Engine(Process):
@@ -164,17 +177,21 @@ class Engine(Process):
         command = [sys.executable, program, json.dumps(settings)]
         super().__init__(command, log, {**ENVIRONMENT, **(env or {})})
         self.started = False
+        self.block_tokens = 0
+        self.loads = False
 
-    def start(self) -> Self:
+    def start(self) -> Engine:
         """Waits until the engine serves.
 
-        Raises EngineRefused with the engine's own message when it does not start.
+        Raises EngineRefusedError with the engine's own message when it does not start.
         """
         if not self.started:
             answer = json.loads(self.line(START_S))
             if answer["event"] == "refused":
                 self.child.wait(NODE_S)
-                raise EngineRefused(answer["error"] + "\n" + self.tail())
+                raise EngineRefusedError(answer["error"] + "\n" + self.tail())
+            self.block_tokens = answer["block_tokens"]
+            self.loads = answer["loads"]
             self.started = True
         return self
 
@@ -203,7 +220,7 @@ class Engine(Process):
             hold[1]()
             self.write("")
             answer = json.loads(self.line(ANSWER_S))
-        return Run(answer)
+        return Run.of(answer)
 
     def each(self, prompts: Sequence[Sequence[int]], **options: Any) -> list[Run]:
         """Runs the prompts one after the other."""
@@ -215,6 +232,19 @@ class Engine(Process):
 
     def counters(self) -> dict[str, float]:
         return self.ask(op="counters")["counters"]
+
+    def settle(self) -> dict[str, float]:
+        """Waits until everything that was to be saved is saved or dropped; returns the counters.
+
+        An engine reports only while it steps, so it is given a token to compute each time.
+        """
+
+        def settled() -> bool:
+            self.generate([[0]], max_tokens=1)
+            return self.counters()[OURS + "staging_bytes_used"] == 0
+
+        wait_until(settled, f"{self.name}: saves to end")
+        return self.counters()
 
     def close(self) -> None:
         """Lets the engine end by itself, as a server does."""
@@ -255,18 +285,26 @@ class Node(Process):
 
 
 class Damage(Process):
-    """A proxy before a node that damages the payload of one PUT, or of all, under a right
-    checksum: the control of every equality test."""
+    """A proxy before a node that damages one PUT at a time under a right checksum: the control of
+    every equality test."""
 
-    def __init__(self, binary: Path, log: Path, node: Node, put: int | None = None) -> None:
+    def __init__(self, binary: Path, log: Path, node: Node) -> None:
         program = binary.with_name("tessera-damage")
         if not program.is_file():
             raise FileNotFoundError(
                 f"{program} is missing: cargo build --release -p tessera-sim --bin tessera-damage"
             )
-        chosen = [] if put is None else ["--put", str(put)]
-        super().__init__([program, "--upstream", node.address, *chosen], log, {})
+        super().__init__([program, "--upstream", node.address], log, {})
         self.address = self.line(NODE_S).removeprefix("listening ").strip()
+
+    def arm(self) -> None:
+        """The next PUT that passes is damaged."""
+        self.write("")
+        self.expect("armed")
+
+    def expect(self, word: str) -> None:
+        line = self.line(NODE_S).strip()
+        assert line == word, f"{self.name}: expected {word}, got {line}"
 
 
 def connector(*nodes: str, **options: Any) -> dict[str, Any]:

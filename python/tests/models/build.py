@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from recipes import RECIPES, VOCABULARY, Recipe, Tensor
+from recipes import ALL, VOCABULARY, Recipe, Tensor
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -64,7 +64,7 @@ def write(recipe: Recipe, folder: Path) -> None:
 
 def ensure(name: str, cache: Path = DEFAULT_CACHE) -> Path:
     """Returns the folder of the model, building it first when it is not there yet."""
-    recipe = RECIPES[name]()
+    recipe = ALL[name]()
     target = cache / recipe_hash(recipe) / name
     if target.is_dir():
         return target
@@ -85,12 +85,12 @@ def ensure(name: str, cache: Path = DEFAULT_CACHE) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(RECIPES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(ALL)}")
     arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(RECIPES)
+    unknown = set(arguments.names) - set(ALL)
     if unknown:
-        sys.exit(f"unknown model {', '.join(sorted(unknown))}; known are {', '.join(RECIPES)}")
-    for name in arguments.names or RECIPES:
+        sys.exit(f"unknown model {', '.join(sorted(unknown))}; known are {', '.join(ALL)}")
+    for name in arguments.names or ALL:
         print(name, ensure(name, arguments.cache), flush=True)
 
 

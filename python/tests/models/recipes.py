@@ -10,7 +10,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 VOCABULARY = 512
@@ -69,7 +69,9 @@ def common(architecture: str, model_type: str, dtype: str, **extra: Any) -> dict
     }
 
 
-def trunk(layers: int, layer: Callable[[int, str], Iterator[Tensor]], norm: float = 1.0) -> tuple[Tensor, ...]:
+def trunk(
+    layers: int, layer: Callable[[int, str], Iterator[Tensor]], norm: float = 1.0
+) -> tuple[Tensor, ...]:
     """Embedding, layers, final norm and head, which all five share."""
     tensors = [
         matrix("model.embed_tokens", VOCABULARY, HIDDEN),
@@ -119,6 +121,11 @@ def llama() -> Recipe:
         rope_parameters={"rope_theta": 10000.0, "rope_type": "default"},
     )
     return Recipe("llama", "full", "float32", config, trunk(layers, layer))
+
+
+def llama_twin() -> Recipe:
+    """The same shape with other weights: what only a model's identity can tell apart."""
+    return replace(llama(), name="llama_twin")
 
 
 def gemma3() -> Recipe:
@@ -266,7 +273,9 @@ def qwen3_next() -> Recipe:
             "partial_rotary_factor": 0.25,
         },
     )
-    return Recipe("qwen3_next", "recurrent+full", "bfloat16", config, trunk(layers, layer, norm=0.0))
+    return Recipe(
+        "qwen3_next", "recurrent+full", "bfloat16", config, trunk(layers, layer, norm=0.0)
+    )
 
 
 def deepseek_v3() -> Recipe:
@@ -320,6 +329,7 @@ def deepseek_v3() -> Recipe:
     return Recipe("deepseek_v3", "latent", "float32", config, trunk(layers, layer))
 
 
+# One per layout class, in the order of the demo.
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "llama": llama,
     "gemma3": gemma3,
@@ -327,3 +337,5 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "qwen3_next": qwen3_next,
     "deepseek_v3": deepseek_v3,
 }
+
+ALL = {**RECIPES, "llama_twin": llama_twin}

@@ -1,0 +1,61 @@
+"""Zero configuration: with no nodes given, engines start one local node and share it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import TOKENS
+from harness import Engine, connector, prompt, wait_until
+
+
+def nodes_in(folder: Path) -> list[int]:
+    """The processes whose command line names the folder: its nodes."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = entry.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if f"{folder}/" in command and "\0node\0" in command:
+            found.append(int(entry.parent.name))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder for the local node, which is ended afterwards."""
+    folder = tmp_path / "local"
+    yield folder
+    for pid in nodes_in(folder):
+        os.kill(pid, signal.SIGTERM)
+
+
+def test_local_node_is_started_on_demand_and_outlives_the_engine(
+    model: Callable[[str], Path], folder: Path, logs: Path
+) -> None:
+    use = connector(local_dir=str(folder), local_ram="64MiB")
+    assert not nodes_in(folder)
+    with Engine(model("llama"), logs / "local-first.log", use) as engine:
+        engine.start()
+        wait_until(lambda: len(nodes_in(folder)) == 1, "the local node to start")
+        tokens = prompt(3 * engine.block_tokens + 1, "local")
+
+        def saved() -> bool:
+            engine.generate([tokens], max_tokens=1)
+            engine.reset()
+            return engine.settle()["vllm:tessera_bytes_saved"] > 0
+
+        # The engine does not wait for its node, so the first prompts may find none.
+        wait_until(saved, "a save to the local node")
+        first = engine.generate([tokens], max_tokens=TOKENS)
+    started = nodes_in(folder)
+    with Engine(model("llama"), logs / "local-second.log", use) as engine:
+        second = engine.generate([tokens], max_tokens=TOKENS)
+        assert nodes_in(folder) == started
+    assert len(started) == 1
+    assert second.external == 3 * engine.block_tokens
+    assert second.tokens == first.tokens
