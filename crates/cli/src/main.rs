@@ -19,7 +19,9 @@ use crate::args::{Arguments, Command};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    start_log();
+    // A node's log is its voice; the other commands speak through their output.
+    let is_node = matches!(arguments.command, Command::Node(_));
+    start_log(if is_node { "info" } else { "warn" });
     let outcome = match arguments.command {
         Command::Node(arguments) => commands::node::run(arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
@@ -36,9 +38,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// `TESSERA_LOG` takes the filters of `tracing`, such as `debug` or `tessera_node=trace`.
-fn start_log() {
-    let filter = EnvFilter::try_from_env("TESSERA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+/// `RUST_LOG` takes the filters of `tracing`, such as `debug` or `tessera_node=trace`.
+fn start_log(default: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -22,8 +22,8 @@ const REPEATS: u32 = 5;
 const NODE_RAM_BYTES: u64 = 3 * ARENA_BYTES as u64;
 const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("4MiB", 4 << 20)];
 const IN_FLIGHT: [usize; 2] = [1, 8];
-/// Keys of an ACQUIRE at each block size: a prompt of some length.
-const ACQUIRE_KEYS: u64 = 64;
+/// Keys of an ACQUIRE at each block size. Eight of them stay below what one client may lease.
+const ACQUIRE_KEYS: u64 = 16;
 /// Keys of the largest ACQUIRE that has a figure to hold.
 const ACQUIRE_MANY_KEYS: u64 = 4_096;
 const PINGS: usize = 500;

@@ -4,6 +4,7 @@
 //! there: scripts and the connector wait for that line. The log goes to standard error.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -12,6 +13,9 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::NodeArguments;
+
+/// For threads of the runtime to end by themselves.
+const LINGER: Duration = Duration::from_millis(100);
 
 /// Runs the node; returns when it is over.
 pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
@@ -29,27 +33,30 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         lock,
         ..NodeConfig::new(listen, ram)
     };
-    Runtime::new()
-        .context("starting the runtime")?
-        .block_on(async {
-            // Before the memory is taken, so that an impatient operator is heard.
-            let mut terminate = signal(SignalKind::terminate())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
-            let starting = Node::start(config);
-            let mut node = tokio::select! {
-                started = starting => started?,
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
-            };
-            announce(&node)?;
-            let reason = tokio::select! {
-                reason = node.wait() => reason,
-                _ = terminate.recv() => stop(&mut node).await,
-                _ = interrupt.recv() => stop(&mut node).await,
-            };
-            tracing::info!(?reason, "stopped");
-            Ok(())
-        })
+    let runtime = Runtime::new().context("starting the runtime")?;
+    let outcome = runtime.block_on(serve(config));
+    // A node that was stopped while it took its memory still does so: nobody waits for that.
+    runtime.shutdown_timeout(LINGER);
+    outcome
+}
+
+async fn serve(config: NodeConfig) -> Result<()> {
+    // Before the memory is taken, so that an impatient operator is heard.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut node = tokio::select! {
+        started = Node::start(config) => started?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    announce(&node)?;
+    let reason = tokio::select! {
+        reason = node.wait() => reason,
+        _ = terminate.recv() => stop(&mut node).await,
+        _ = interrupt.recv() => stop(&mut node).await,
+    };
+    tracing::info!(?reason, "stopped");
+    Ok(())
 }
 
 async fn stop(node: &mut RunningNode) -> StopReason {

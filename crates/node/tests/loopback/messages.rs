@@ -291,3 +291,19 @@ async fn over_the_budget_of_unpublished_bytes_a_put_is_busy_and_the_connection_g
     );
     stop(node).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_number_has_one_name_and_an_unused_node_has_counted_nothing() {
+    let node = start(config()).await;
+    let entries = node.stat();
+    let names: std::collections::HashSet<_> = entries.iter().map(|entry| &entry.name).collect();
+    assert_eq!(names.len(), entries.len(), "a name came twice: {entries:?}");
+    let gauges = ["uptime_ms", "capacity_bytes", "free_bytes"];
+    for entry in entries
+        .iter()
+        .filter(|entry| !gauges.contains(&entry.name.as_str()))
+    {
+        assert_eq!(entry.value, 0, "{}", entry.name);
+    }
+    stop(node).await;
+}
