@@ -1,0 +1,195 @@
+//! Lent memory comes back exactly when nothing can write it any more: after deadlines, lost
+//! connections and dropped futures, at every point of an answer.
+
+use std::sync::{Arc, Weak};
+
+use tessera_client::{Cluster, Expectation, FetchOutcome, Lent, Region, Segments};
+use tokio::task::JoinHandle;
+
+use crate::fake::{Fake, Object, bytes_of, far, must, soon, until};
+
+#[tokio::test]
+async fn a_deadline_before_the_answer_gives_the_memory_back_and_drops_the_late_answer() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 100_000);
+    let fetch = object.fetch(&cluster, soon());
+    let (late, _) = peer.get().await;
+    let (outcome, lent) = must(fetch).await.unwrap();
+    assert_eq!(outcome, FetchOutcome::Deadline);
+    peer.found(late, &object).await;
+    let fetch = object.fetch(&cluster, far());
+    let (id, _) = peer.get().await;
+    peer.found(id, &object).await;
+    assert_eq!(
+        must(fetch).await.unwrap().0,
+        FetchOutcome::Loaded,
+        "the same connection"
+    );
+    assert!(
+        bytes_of(&lent).iter().all(|byte| *byte == 0),
+        "the late answer was written"
+    );
+    assert_eq!(cluster.metrics().nodes[0].late_answers, 1);
+    assert_eq!(cluster.metrics().nodes[0].in_flight, 0);
+}
+
+#[tokio::test]
+async fn a_deadline_inside_a_payload_ends_the_connection_before_the_memory_comes_back() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 200_000);
+    let fetch = object.fetch(&cluster, soon());
+    let (id, _) = peer.get().await;
+    let answer = object.answer(id);
+    peer.send(&answer[..100_000]).await;
+    let (outcome, mut lent) = must(fetch).await.unwrap();
+    assert_eq!(outcome, FetchOutcome::Deadline);
+    lent.copy_from(&vec![0; 200_000]).unwrap();
+    let mut again = fake.accept_again(&cluster).await;
+    // The old connection is gone; what it still carries goes nowhere.
+    let _ = tokio::io::AsyncWriteExt::write_all(&mut peer.stream, &answer[100_000..]).await;
+    let fetch = object.fetch(&cluster, far());
+    let (id, _) = again.get().await;
+    again.found(id, &object).await;
+    assert_eq!(
+        must(fetch).await.unwrap().0,
+        FetchOutcome::Loaded,
+        "comes back by itself"
+    );
+    assert!(
+        bytes_of(&lent).iter().all(|byte| *byte == 0),
+        "written after it came back"
+    );
+}
+
+#[tokio::test]
+async fn a_lost_connection_completes_all_eight_in_flight_with_their_memory() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let objects: Vec<Object> = (1..=8).map(|n| Object::new(n, 90_000)).collect();
+    let fetches: Vec<_> = objects
+        .iter()
+        .map(|object| object.fetch(&cluster, far()))
+        .collect();
+    let mut ids = Vec::new();
+    for _ in &objects {
+        ids.push(peer.get().await);
+    }
+    // One is in the middle of its payload.
+    let begun = objects
+        .iter()
+        .find(|object| object.header.id() == ids[3].1.id)
+        .unwrap();
+    peer.send(&begun.answer(ids[3].0)[..50_000]).await;
+    drop(peer);
+    for fetch in fetches {
+        let (outcome, lent) = must(fetch).await.unwrap();
+        assert_eq!(
+            (outcome, lent.length_bytes()),
+            (FetchOutcome::Unreachable, 90_000)
+        );
+    }
+    let mut again = fake.accept_again(&cluster).await;
+    let fetch = objects[0].fetch(&cluster, far());
+    let (id, _) = again.get().await;
+    again.found(id, &objects[0]).await;
+    assert_eq!(must(fetch).await.unwrap().0, FetchOutcome::Loaded);
+}
+
+/// A fetch into a region that can be watched without keeping it alive.
+fn watched(object: &Object, cluster: &Cluster) -> (Weak<Region>, JoinHandle<(FetchOutcome, Lent)>) {
+    let region = Region::allocate(object.bytes.len()).unwrap();
+    let weak = Arc::downgrade(&region);
+    let lent = Lent::new(Segments::whole(&region));
+    let (cluster, expectation): (Cluster, Expectation) = (cluster.clone(), object.expectation());
+    let fetch = tokio::spawn(async move { cluster.fetch(expectation, None, lent, far()).await });
+    (weak, fetch)
+}
+
+fn first_byte(region: &Weak<Region>) -> Option<u8> {
+    let mut segments = Segments::default();
+    segments.push(&region.upgrade()?, 0, 1).unwrap();
+    let mut byte = [0];
+    segments.copy_to(&mut byte).unwrap();
+    Some(byte[0])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_fetch_frees_its_memory_only_after_the_last_write() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 1 << 20);
+    let (region, fetch) = watched(&object, &cluster);
+    let (id, _) = peer.get().await;
+    let answer = object.answer(id);
+    peer.send(&answer[..answer.len() / 2]).await;
+    until(|| first_byte(&region) == Some(object.bytes[0])).await;
+    fetch.abort();
+    assert!(must(fetch).await.unwrap_err().is_cancelled());
+    // More of the payload arrives: it needs the memory, which nobody waits for any more.
+    let most = answer.len() - 10;
+    peer.send(&answer[answer.len() / 2..most]).await;
+    let other = Object::new(2, 100).fetch(&cluster, far());
+    let (second, _) = peer.get().await;
+    assert!(
+        region.upgrade().is_some(),
+        "freed while the reader may write it"
+    );
+    peer.send(&answer[most..]).await;
+    peer.found(second, &Object::new(2, 100)).await;
+    assert_eq!(must(other).await.unwrap().0, FetchOutcome::Loaded);
+    assert!(region.upgrade().is_none(), "kept after the last write");
+}
+
+#[tokio::test]
+async fn a_fetch_dropped_before_its_answer_frees_its_memory_at_once() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 1000);
+    let (region, fetch) = watched(&object, &cluster);
+    let (id, _) = peer.get().await;
+    fetch.abort();
+    assert!(must(fetch).await.unwrap_err().is_cancelled());
+    assert!(region.upgrade().is_none());
+    peer.found(id, &object).await;
+    until(|| cluster.metrics().nodes[0].late_answers == 1).await;
+}
+
+#[tokio::test]
+async fn shutdown_gives_all_memory_back() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let objects: Vec<Object> = (1..=4).map(|n| Object::new(n, 50_000)).collect();
+    let fetches: Vec<_> = objects
+        .iter()
+        .map(|object| object.fetch(&cluster, far()))
+        .collect();
+    let (id, get) = peer.get().await;
+    let begun = objects
+        .iter()
+        .find(|object| object.header.id() == get.id)
+        .unwrap();
+    peer.send(&begun.answer(id)[..20_000]).await;
+    for _ in 1..4 {
+        peer.get().await;
+    }
+    must(cluster.shutdown()).await;
+    for fetch in fetches {
+        assert_eq!(must(fetch).await.unwrap().0, FetchOutcome::Unreachable);
+    }
+    let (outcome, _lent) = must(objects[0].fetch(&cluster, far())).await.unwrap();
+    assert_eq!(
+        outcome,
+        FetchOutcome::Unreachable,
+        "an operation after shutdown"
+    );
+}
+
+#[tokio::test]
+async fn the_last_handle_ends_the_connections() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    drop(cluster);
+    peer.ended().await;
+}

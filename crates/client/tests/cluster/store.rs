@@ -1,0 +1,140 @@
+//! Saves: whole payloads from scattered memory, and sources that come back when nothing reads them.
+
+use tessera_client::{Cluster, Segments, StoreOutcome};
+use tessera_proto::Kind;
+use tessera_proto::message::{Put, PutAnswer, PutStatus, Refusal, Refused};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::fake::{Fake, Object, far, must, soon};
+
+fn store(
+    object: &Object,
+    cluster: &Cluster,
+    deadline: Instant,
+) -> JoinHandle<(StoreOutcome, Segments)> {
+    let (cluster, header, source) = (cluster.clone(), object.header, object.source());
+    tokio::spawn(async move { cluster.store(header, source, deadline).await })
+}
+
+#[tokio::test]
+async fn an_object_leaves_whole_from_scattered_memory() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 9 << 20);
+    let storing = store(&object, &cluster, far());
+    let request = peer.request().await;
+    assert_eq!(request.header.kind, Kind::Put);
+    assert_eq!(Put::decode(&request.body).unwrap().header, object.header);
+    assert!(peer.payload(&request.header).await == object.bytes);
+    let answer = PutAnswer {
+        status: PutStatus::Stored,
+    };
+    peer.answer(request.header.request, Kind::PutAnswer, |body| {
+        answer.encode(body);
+    })
+    .await;
+    let (outcome, source) = must(storing).await.unwrap();
+    assert_eq!(
+        (outcome, source.length_bytes()),
+        (StoreOutcome::Stored, 9 << 20)
+    );
+    assert_eq!(cluster.metrics().nodes[0].store_stored_bytes, 9 << 20);
+}
+
+#[tokio::test]
+async fn every_status_of_the_node_is_an_outcome() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 1000);
+    for (status, expected) in [
+        (PutStatus::Existed, StoreOutcome::Existed),
+        (PutStatus::NoSpace, StoreOutcome::NoSpace),
+        (PutStatus::TooLarge, StoreOutcome::TooLarge),
+        (PutStatus::Corrupt, StoreOutcome::Corrupt),
+        (PutStatus::Mismatch, StoreOutcome::Length),
+    ] {
+        let storing = store(&object, &cluster, far());
+        let request = peer.request().await;
+        peer.payload(&request.header).await;
+        let answer = PutAnswer { status };
+        peer.answer(request.header.request, Kind::PutAnswer, |body| {
+            answer.encode(body);
+        })
+        .await;
+        assert_eq!(must(storing).await.unwrap().0, expected);
+    }
+}
+
+#[tokio::test]
+async fn an_answer_before_the_payload_has_left_waits_for_the_writer() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 16 << 20);
+    let mut storing = store(&object, &cluster, far());
+    let request = peer.request().await;
+    let answer = PutAnswer {
+        status: PutStatus::NoSpace,
+    };
+    peer.answer(request.header.request, Kind::PutAnswer, |body| {
+        answer.encode(body);
+    })
+    .await;
+    // A second request is behind the payload; its early refusal proves that the reader saw both.
+    let mut out = Vec::new();
+    Refused {
+        reason: Refusal::Busy,
+        message: String::new(),
+    }
+    .encode(&mut out);
+    peer.answer(999, Kind::Refused, |body| body.append(&mut out))
+        .await;
+    crate::fake::until(|| cluster.metrics().nodes[0].unknown_answers == 1).await;
+    tokio::select! {
+        biased;
+        done = &mut storing => panic!("the writer still reads the source: {done:?}"),
+        () = tokio::task::yield_now() => {}
+    }
+    peer.payload(&request.header).await;
+    assert_eq!(must(storing).await.unwrap().0, StoreOutcome::NoSpace);
+}
+
+#[tokio::test]
+async fn a_node_that_does_not_read_ends_a_store_at_its_deadline() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 16 << 20);
+    let storing = store(&object, &cluster, soon());
+    peer.request().await;
+    let (outcome, source) = must(storing).await.unwrap();
+    assert_eq!(
+        (outcome, source.length_bytes()),
+        (StoreOutcome::Deadline, 16 << 20)
+    );
+    let mut again = fake.accept_again(&cluster).await;
+    let small = Object::new(2, 100);
+    let storing = store(&small, &cluster, far());
+    let request = again.request().await;
+    again.payload(&request.header).await;
+    let answer = PutAnswer {
+        status: PutStatus::Stored,
+    };
+    again
+        .answer(request.header.request, Kind::PutAnswer, |body| {
+            answer.encode(body);
+        })
+        .await;
+    assert_eq!(must(storing).await.unwrap().0, StoreOutcome::Stored);
+}
+
+#[tokio::test]
+async fn a_source_of_another_length_than_its_header_is_refused_before_anything_is_sent() {
+    let fake = Fake::start().await;
+    let (cluster, _peer) = fake.connected().await;
+    let source = Object::new(1, 99).source();
+    let header = Object::new(1, 100).header;
+    assert_eq!(
+        must(cluster.store(header, source, far())).await.0,
+        StoreOutcome::Length
+    );
+}
