@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tessera_client::{Cluster, ClusterConfig, NodeIndex, NodeSpec};
 use tessera_transport::Address;
 use tokio::runtime::Handle;
@@ -61,9 +61,15 @@ impl NodeProcess {
         self.child.wait().expect("a child of ours");
     }
 
-    /// Stops the process where it stands: connections stay open and nothing is answered.
+    /// Stops the process where it stands, and returns when it does: connections stay open and
+    /// nothing is answered.
     pub(crate) fn pause(&self) {
         kill_process(self.pid(), Signal::STOP).expect("our own process");
+        let stopped = waitpid(Some(self.pid()), WaitOptions::UNTRACED).expect("our own child");
+        assert!(
+            stopped.is_some_and(|(_, status)| status.stopped()),
+            "the node ended: {stopped:?}"
+        );
     }
 
     /// Lets a paused process go on.
@@ -81,7 +87,7 @@ impl NodeProcess {
         Cluster::start(config, &Handle::current())
     }
 
-    /// Flips one bit of every copy of `needle` in the memory of the process, as failing memory
+    /// Flips one bit of every copy of `needle`, eight bytes aligned, in the memory of the process, as failing memory
     /// would, and says how many there were.
     pub(crate) fn flip_bit(&self, needle: &[u8]) -> usize {
         let proc = format!("/proc/{}", self.child.id());
@@ -126,16 +132,11 @@ fn range(line: &str) -> (u64, u64) {
     (address(start), address(end))
 }
 
-/// Where `needle` begins in `bytes`.
-fn positions(bytes: &[u8], needle: &[u8]) -> Vec<usize> {
-    let starts = bytes
-        .iter()
-        .enumerate()
-        .filter(|(_, byte)| **byte == needle[0]);
-    starts
-        .map(|(at, _)| at)
+/// Where `needle` begins in `bytes`, at multiples of eight: an object begins at one.
+fn positions<'a>(bytes: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
+    (0..bytes.len())
+        .step_by(8)
         .filter(|at| bytes[*at..].starts_with(needle))
-        .collect()
 }
 
 /// One number of the node behind `client`.
