@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from hooks import HookClock
 from vllm import LLM, SamplingParams
 from vllm.v1.metrics.reader import Counter, Gauge
 
@@ -26,6 +27,7 @@ class Served:
     def __init__(self, settings: dict[str, Any], answers: TextIO) -> None:
         self.answers = answers
         self.numbered = 0
+        self.clock: HookClock | None = None
         folder = Path(settings["model"])
         # vLLM turns a float32 checkpoint into bfloat16 unless told otherwise.
         dtype = json.loads((folder / "config.json").read_text())["dtype"]
@@ -102,6 +104,21 @@ class Served:
                 sys.stdin.readline()
         return results
 
+    def time_hooks(self, job: dict[str, Any]) -> list[int]:
+        """Runs the prompts together; returns the connector's nanoseconds in each step."""
+        engine = self.llm.llm_engine
+        self.clock = self.clock or HookClock(engine)
+        begun = len(self.clock.steps_ns)
+        parameters = SamplingParams(temperature=0, max_tokens=job["max_tokens"], ignore_eos=True)
+        for index, tokens in enumerate(job["prompts"]):
+            engine.add_request(
+                f"t{self.numbered}-{index}", {"prompt_token_ids": tokens}, parameters
+            )
+        self.numbered += 1
+        while engine.has_unfinished_requests():
+            self.clock.step()
+        return self.clock.steps_ns[begun:]
+
     def serve(self) -> None:
         for line in sys.stdin:
             job = json.loads(line)
@@ -111,6 +128,8 @@ class Served:
                 case "reset":
                     # Only the engine's own cache: the connector keeps what it has.
                     self.say(event="reset", ok=self.llm.reset_prefix_cache())
+                case "hooks":
+                    self.say(event="hooks", steps_ns=self.time_hooks(job))
                 case "counters":
                     self.say(event="counters", counters=self.counters())
                 case "close":
