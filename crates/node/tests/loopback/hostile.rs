@@ -125,8 +125,8 @@ async fn an_object_that_lies_about_its_length_takes_no_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_that_trickle_in_do_not_hold_a_connection_open() {
     let mut config = config();
-    config.limits.hello_timeout = Duration::from_millis(200);
-    config.limits.frame_timeout = Duration::from_millis(200);
+    config.limits.hello_timeout = Duration::from_millis(600);
+    config.limits.frame_timeout = Duration::from_millis(600);
     let node = start(config).await;
     let hello = frame_header(Kind::Hello, 34, 0).encode();
     trickle(bare(node.address()).await, &hello).await;
@@ -179,8 +179,8 @@ async fn a_connection_that_says_nothing_is_closed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_greeted_connection_may_idle() {
     let mut config = config();
-    config.limits.hello_timeout = Duration::from_millis(50);
-    config.limits.frame_timeout = Duration::from_millis(50);
+    config.limits.hello_timeout = Duration::from_millis(500);
+    config.limits.frame_timeout = Duration::from_millis(100);
     let node = start(config).await;
     let mut idle = Client::connect(node.address()).await;
     let mut busy = Client::silent(node.address()).await;
@@ -273,7 +273,7 @@ async fn one_connection_too_many_is_told_so_and_the_others_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_never_reads_its_answers_is_bounded_and_ended() {
     let mut config = config();
-    config.limits.frame_timeout = Duration::from_millis(300);
+    config.limits.frame_timeout = Duration::from_secs(1);
     config.limits.in_flight = 8;
     let node = start(config).await;
     let mut client = Client::connect(node.address()).await;

@@ -149,10 +149,10 @@ async fn a_client_that_does_not_read_cannot_delay_a_shutdown_beyond_the_drain_ti
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_node_ends_and_a_used_one_does_not() {
     let mut config = config();
-    config.idle_exit = Some(Duration::from_millis(100));
+    config.idle_exit = Some(Duration::from_millis(500));
     let mut node = start(config).await;
     let mut client = Client::connect(node.address()).await;
-    let early = timeout(Duration::from_millis(300), node.wait()).await;
+    let early = timeout(Duration::from_secs(1), node.wait()).await;
     assert!(early.is_err(), "the node left its client");
     let reply = client
         .call(Kind::Ping, |body| Ping { nonce: 1 }.encode(body), &[])

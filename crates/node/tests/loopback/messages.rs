@@ -8,6 +8,7 @@ use tessera_proto::message::{
     ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
 };
 use tessera_proto::{Kind, LeaseId, ObjectId, WriteId};
+use tokio::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_comes_back_as_it_was_stored_whatever_its_length() {
@@ -253,6 +254,34 @@ async fn many_requests_in_flight_are_all_answered() {
         );
         assert!(reply.payload.is_empty() || reply.payload == bytes);
     }
+    stop(node).await;
+}
+
+/// The sockets hold less than the first object, so the last answer waits until its reader has left.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_past_its_deadline_is_refused_without_its_payload() {
+    let node = start(config()).await;
+    let mut client = Client::connect(node.address()).await;
+    let (header, bytes) = object(1, 12 << 20);
+    client.put(header, &bytes).await;
+    let get = Get {
+        id: header.id(),
+        lease: None,
+        length_bytes: header.length_bytes,
+    };
+    client
+        .request(Kind::Get, |body| get.encode(body), &[])
+        .await;
+    client.deadline_ms = 30;
+    client
+        .request(Kind::Get, |body| get.encode(body), &[])
+        .await;
+    until_stat(&node, "requests_get", 2).await;
+    let over = Instant::now() + Duration::from_millis(31);
+    tokio::time::sleep_until(over).await;
+    assert!(client.reply().await.payload == bytes);
+    assert_eq!(client.reply().await.refusal().reason, Refusal::Deadline);
+    assert_eq!(stat(&node, "refused_deadline"), 1);
     stop(node).await;
 }
 

@@ -105,6 +105,8 @@ impl Reply {
 pub(crate) struct Client {
     pub(crate) sender: Sender,
     pub(crate) receiver: Receiver,
+    /// What the next request says of the client's patience.
+    pub(crate) deadline_ms: u32,
     next: u64,
 }
 
@@ -117,6 +119,7 @@ impl Client {
         Self {
             sender,
             receiver,
+            deadline_ms: 10_000,
             next: 1,
         }
     }
@@ -151,7 +154,7 @@ impl Client {
         let header = FrameHeader {
             kind,
             request,
-            deadline_ms: 10_000,
+            deadline_ms: self.deadline_ms,
             body_bytes: u32::try_from(body.len()).expect("a small body"),
             payload_bytes: payload.len() as u64,
         };
