@@ -27,7 +27,7 @@ pub use error::LinkError;
 pub use gather::{Frame, Payload};
 pub use link::{Closer, Link};
 pub use listener::Listener;
-pub use receiver::Receiver;
+pub use receiver::{Progress, Receiver};
 pub use region::Region;
 pub use segments::{Lent, SegmentError, Segments};
 pub use sender::Sender;

@@ -7,6 +7,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tessera_proto::{Checksum, FRAME_HEADER_BYTES, FrameHeader};
 use tokio::task::coop::consume_budget;
@@ -35,6 +36,18 @@ pub struct Receiver {
     body_left: usize,
     payload_left: u64,
     inside_payload: bool,
+    received: Arc<AtomicU64>,
+}
+
+/// How much a receiver has received, for those who watch it from other tasks.
+#[derive(Debug, Clone)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    /// Bytes that arrived so far, whatever they were part of.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 impl Receiver {
@@ -46,7 +59,13 @@ impl Receiver {
             body_left: 0,
             payload_left: 0,
             inside_payload: false,
+            received: Arc::default(),
         }
+    }
+
+    /// A view on the bytes received, that outlives the receiver.
+    pub fn progress(&self) -> Progress {
+        Progress(Arc::clone(&self.received))
     }
 
     /// A handle that ends this link from elsewhere.
@@ -230,6 +249,7 @@ impl Receiver {
         loop {
             match try_read(&self.socket, &mut self.ahead, destination) {
                 Ok(count) => {
+                    self.received.fetch_add(count as u64, Ordering::Relaxed);
                     if only_ahead {
                         self.ahead.filled(count);
                     }

@@ -11,8 +11,9 @@ use tessera_proto::{Kind, ObjectId};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::node::{Node, body};
+use super::node::Node;
 use super::outcome::{AcquireOutcome, Lease, NodeError, Presence};
+use super::requests::body;
 use crate::connection::{Cargo, Failure};
 use crate::routing::{NodeIndex, Ring};
 
@@ -36,31 +37,25 @@ pub(super) async fn run(
         items: vec![Presence::Unreachable; ids.len()],
         lease_ms: u32::MAX,
     };
+    let mut shares = shares(nodes.len(), ring, ids);
+    // The last share runs here: with one node there is no task at all.
+    let last = shares.pop();
     let mut tasks = JoinSet::new();
-    for share in shares(nodes.len(), ring, ids) {
+    for share in shares {
         let node = Arc::clone(&nodes[share.node]);
         let acquire = Acquire {
-            ids: share.ids,
+            ids: Vec::new(),
             ..acquire
         };
-        tasks.spawn(async move {
-            let answer = ask(&node, NodeIndex(share.node), &acquire, deadline).await;
-            count(&node, acquire.ids.len(), answer.as_ref().ok());
-            (share.places, answer)
-        });
+        tasks.spawn(async move { ask(&node, share, acquire, deadline).await });
+    }
+    if let Some(share) = last {
+        let node = &nodes[share.node];
+        outcome.put(ask(node, share, acquire, deadline).await);
     }
     while let Some(joined) = tasks.join_next().await {
-        let Ok((places, Ok((items, lease_ms)))) = joined else {
-            continue;
-        };
-        if items
-            .iter()
-            .any(|item| matches!(item, Presence::Held { .. }))
-        {
-            outcome.lease_ms = outcome.lease_ms.min(lease_ms);
-        }
-        for (place, item) in places.into_iter().zip(items) {
-            outcome.items[place] = item;
+        if let Ok(answered) = joined {
+            outcome.put(answered);
         }
     }
     if outcome.lease_ms == u32::MAX {
@@ -99,8 +94,44 @@ fn shares(nodes: usize, ring: &Ring, ids: &[ObjectId]) -> Vec<Share> {
     full
 }
 
+/// What a node said of one share.
+struct Answered {
+    places: Vec<usize>,
+    answer: Result<(Vec<Presence>, u32), NodeError>,
+}
+
+impl AcquireOutcome {
+    fn put(&mut self, Answered { places, answer }: Answered) {
+        let Ok((items, lease_ms)) = answer else {
+            return;
+        };
+        if items
+            .iter()
+            .any(|item| matches!(item, Presence::Held { .. }))
+        {
+            self.lease_ms = self.lease_ms.min(lease_ms);
+        }
+        for (place, item) in places.into_iter().zip(items) {
+            self.items[place] = item;
+        }
+    }
+}
+
+async fn ask(node: &Node, share: Share, acquire: Acquire, deadline: Instant) -> Answered {
+    let acquire = Acquire {
+        ids: share.ids,
+        ..acquire
+    };
+    let answer = request(node, NodeIndex(share.node), &acquire, deadline).await;
+    count(node, acquire.ids.len(), answer.as_ref().ok());
+    Answered {
+        places: share.places,
+        answer,
+    }
+}
+
 /// One request. The lease belongs to the process start that the connection was made with.
-async fn ask(
+async fn request(
     node: &Node,
     index: NodeIndex,
     acquire: &Acquire,
@@ -113,10 +144,10 @@ async fn ask(
             Failure::Deadline => NodeError::Deadline,
             Failure::Crowded | Failure::Lost => NodeError::Unreachable,
         })?;
-    let mut request = Vec::with_capacity(16 * acquire.ids.len() + 32);
-    acquire.encode(&mut request);
+    let mut message = Vec::with_capacity(16 * acquire.ids.len() + 32);
+    acquire.encode(&mut message);
     let completion = node
-        .call_over(&connection, Kind::Acquire, &request, Cargo::None, deadline)
+        .call_over(&connection, Kind::Acquire, &message, Cargo::None, deadline)
         .await;
     let answer = AcquireAnswer::decode(&body(completion.answer)?)?;
     let lease = answer.lease.map(|id| Lease {

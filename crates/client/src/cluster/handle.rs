@@ -7,23 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tessera_proto::message::{
-    Acquire, Get, Ping, Put, PutAnswer, PutStatus, Refusal, Release, ReleaseAnswer, Remove,
-    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
-};
+use tessera_proto::message::{Acquire, Ping, Stat, StatAnswer, StatEntry};
 use tessera_proto::{Expectation, Incarnation, Kind, ObjectHeader, ObjectId, WriteId};
 use tessera_transport::{Lent, Segments};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::acquire;
 use super::config::ClusterConfig;
 use super::counters::ClusterMetrics;
-use super::node::{Node, body};
+use super::node::Node;
 use super::outcome::{AcquireOutcome, FetchOutcome, Lease, NodeError, StoreOutcome};
-use super::supervisor;
-use crate::connection::{Answer, Cargo, Completion, ConnectSpec, Failure};
+use super::requests::{self, body};
+use super::{acquire, supervisor};
+use crate::connection::{Cargo, ConnectSpec};
 use crate::latch::Latch;
 use crate::routing::{NodeIndex, Ring};
 
@@ -144,7 +141,7 @@ impl Cluster {
         }
         let started = Instant::now();
         let bytes = lent.length_bytes();
-        let (outcome, lent) = fetch(node, expectation, lease, lent, deadline).await;
+        let (outcome, lent) = requests::fetch(node, expectation, lease, lent, deadline).await;
         node.counters.fetched(outcome, bytes, started.elapsed());
         match outcome {
             FetchOutcome::Corrupt { write, .. } => self.remove_damaged(node, id, Some(write)),
@@ -170,21 +167,30 @@ impl Cluster {
         }
         let node = &self.0.nodes[index];
         let started = Instant::now();
-        let (outcome, segments) = store(node, header, segments, deadline).await;
+        let (outcome, segments) = requests::store(node, header, segments, deadline).await;
         node.counters
             .stored(outcome, header.length_bytes, started.elapsed());
         (outcome, segments)
     }
 
-    /// Gives leased ids back; no ids end the whole lease. Returns how many the nodes released;
+    /// Gives leased ids back, at most [`BATCH_ITEMS_MAX`] of one lease; no ids end the whole lease.
+    ///
+    /// [`BATCH_ITEMS_MAX`]: tessera_proto::limits::BATCH_ITEMS_MAX
+    /// Returns how many the nodes released;
     /// leases of nodes that cannot be reached end by themselves.
     pub async fn release(&self, leases: Vec<(Lease, Vec<ObjectId>)>, deadline: Instant) -> u64 {
-        let mut released = 0;
+        let mut tasks = JoinSet::new();
         for (lease, ids) in leases {
             let Some(node) = self.0.nodes.get(lease.node.0) else {
                 continue;
             };
-            released += release(node, lease, ids, deadline).await.unwrap_or(0);
+            let node = Arc::clone(node);
+            tasks.spawn(async move { requests::release(&node, lease, ids, deadline).await });
+        }
+        let mut released = 0;
+        while let Some(joined) = tasks.join_next().await {
+            // A node that cannot be reached ends its leases by itself.
+            released += joined.ok().and_then(Result::ok).unwrap_or(0);
         }
         released
     }
@@ -201,7 +207,7 @@ impl Cluster {
         deadline: Instant,
     ) -> Result<bool, NodeError> {
         let NodeIndex(index) = self.owner(&id).ok_or(NodeError::Unknown(0))?;
-        remove(&self.0.nodes[index], id, write, deadline).await
+        requests::remove(&self.0.nodes[index], id, write, deadline).await
     }
 
     /// The counters of one node.
@@ -262,132 +268,11 @@ impl Cluster {
         let node = Arc::clone(node);
         self.0.runtime.spawn(async move {
             let deadline = Instant::now() + REMOVE_TIMEOUT;
-            if let Err(error) = remove(&node, id, write, deadline).await {
+            if let Err(error) = requests::remove(&node, id, write, deadline).await {
                 tracing::warn!(node = %node.address, %error, "damaged object is still there");
             }
         });
     }
-}
-
-async fn fetch(
-    node: &Node,
-    expectation: Expectation,
-    lease: Option<Lease>,
-    lent: Lent,
-    deadline: Instant,
-) -> (FetchOutcome, Lent) {
-    let connection = match node.connection(deadline).await {
-        Ok(connection) => connection,
-        Err(failure) => return (failed(failure), lent),
-    };
-    if lease.is_some_and(|lease| lease.incarnation != connection.incarnation()) {
-        return (FetchOutcome::LeaseOver, lent);
-    }
-    let get = Get {
-        id: expectation.id(),
-        lease: lease.map(|lease| lease.id),
-        length_bytes: expectation.length_bytes,
-    };
-    let mut request = Vec::with_capacity(32);
-    get.encode(&mut request);
-    let cargo = Cargo::Destination(lent, Box::new(expectation));
-    let Completion { answer, cargo } = node
-        .call_over(&connection, Kind::Get, &request, cargo, deadline)
-        .await;
-    let Cargo::Destination(lent, _) = cargo else {
-        unreachable!("a call gives back the memory that it was given");
-    };
-    let outcome = match answer {
-        Ok(Answer::Fetched(outcome)) => outcome,
-        Ok(Answer::Refused(Refusal::Busy)) => FetchOutcome::Busy,
-        Ok(Answer::Refused(Refusal::Deadline)) => FetchOutcome::Deadline,
-        Ok(Answer::Refused(_) | Answer::Body(_)) => FetchOutcome::Unreachable,
-        Err(failure) => failed(failure),
-    };
-    (outcome, lent)
-}
-
-fn failed(failure: Failure) -> FetchOutcome {
-    match failure {
-        Failure::Deadline => FetchOutcome::Deadline,
-        Failure::Crowded => FetchOutcome::Busy,
-        Failure::Lost => FetchOutcome::Unreachable,
-    }
-}
-
-async fn store(
-    node: &Node,
-    header: ObjectHeader,
-    segments: Segments,
-    deadline: Instant,
-) -> (StoreOutcome, Segments) {
-    let mut request = Vec::with_capacity(128);
-    Put { header }.encode(&mut request);
-    let Completion { answer, cargo } = node
-        .call(Kind::Put, &request, Cargo::Source(segments), deadline)
-        .await;
-    let Cargo::Source(segments) = cargo else {
-        unreachable!("a call gives back the memory that it was given");
-    };
-    let outcome = match body(answer).and_then(|body| Ok(PutAnswer::decode(&body)?)) {
-        Ok(PutAnswer { status }) => match status {
-            PutStatus::Stored => StoreOutcome::Stored,
-            PutStatus::Existed => StoreOutcome::Existed,
-            PutStatus::NoSpace => StoreOutcome::NoSpace,
-            PutStatus::TooLarge => StoreOutcome::TooLarge,
-            PutStatus::Corrupt => StoreOutcome::Corrupt,
-            PutStatus::Mismatch => StoreOutcome::Length,
-        },
-        Err(NodeError::Busy) => StoreOutcome::Busy,
-        Err(NodeError::Deadline) => StoreOutcome::Deadline,
-        Err(_) => StoreOutcome::Unreachable,
-    };
-    (outcome, segments)
-}
-
-async fn release(
-    node: &Node,
-    lease: Lease,
-    ids: Vec<ObjectId>,
-    deadline: Instant,
-) -> Result<u64, NodeError> {
-    let connection = node
-        .connection(deadline)
-        .await
-        .map_err(|_failure| NodeError::Unreachable)?;
-    if connection.incarnation() != lease.incarnation {
-        return Ok(0);
-    }
-    let mut request = Vec::with_capacity(16 * ids.len() + 16);
-    Release {
-        lease: lease.id,
-        ids,
-    }
-    .encode(&mut request);
-    let completion = node
-        .call_over(&connection, Kind::Release, &request, Cargo::None, deadline)
-        .await;
-    Ok(u64::from(
-        ReleaseAnswer::decode(&body(completion.answer)?)?.released,
-    ))
-}
-
-async fn remove(
-    node: &Node,
-    id: ObjectId,
-    write: Option<WriteId>,
-    deadline: Instant,
-) -> Result<bool, NodeError> {
-    let mut request = Vec::new();
-    Remove {
-        items: vec![RemoveItem { id, write }],
-    }
-    .encode(&mut request);
-    let completion = node
-        .call(Kind::Remove, &request, Cargo::None, deadline)
-        .await;
-    let answer = RemoveAnswer::decode(&body(completion.answer)?)?;
-    Ok(answer.removed.first().copied().unwrap_or(false))
 }
 
 /// Without a source of randomness the process id and the clock still tell two starts apart.

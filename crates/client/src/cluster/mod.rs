@@ -10,6 +10,7 @@ mod counters;
 mod handle;
 mod node;
 mod outcome;
+mod requests;
 mod supervisor;
 
 pub use config::ClusterConfig;

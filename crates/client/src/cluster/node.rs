@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use super::counters::{NodeCounters, NodeMetrics};
-use crate::connection::{Answer, Cargo, Completion, Connection, Failure};
+use crate::connection::{Cargo, Completion, Connection, Failure};
 use crate::health::{Circuit, CircuitState, HealthConfig};
 
 /// What a supervisor says of its connection.
@@ -90,6 +90,13 @@ impl Node {
         cargo: Cargo,
         deadline: Instant,
     ) -> Completion {
+        if Instant::now() >= deadline {
+            return Completion {
+                answer: Err(Failure::Deadline),
+                cargo,
+            };
+        }
+        let received_bytes = connection.received_bytes();
         let mut completion = connection.call(kind, body, cargo, deadline).await;
         match &completion.answer {
             Ok(_) => self.circuit.lock().answered(),
@@ -97,7 +104,9 @@ impl Node {
             // A payload that stops in the middle ends with its connection, at the deadline.
             Err(Failure::Deadline | Failure::Lost) if Instant::now() >= deadline => {
                 completion.answer = Err(Failure::Deadline);
-                if self.circuit.lock().silent() {
+                // A node that sends to others meanwhile is slow, not dead.
+                let silent = connection.received_bytes() == received_bytes;
+                if silent && self.circuit.lock().silent() {
                     self.open();
                 }
             }
@@ -169,18 +178,5 @@ impl Node {
         let in_flight = self.slots.borrow().iter().map(in_flight).sum();
         self.counters
             .snapshot(self.address.clone(), self.circuit(), in_flight)
-    }
-}
-
-/// Reads the body of an answer, or says why there is none.
-pub(super) fn body(answer: Result<Answer, Failure>) -> Result<Vec<u8>, super::NodeError> {
-    use super::NodeError;
-    use tessera_proto::message::Refusal;
-    match answer {
-        Ok(Answer::Body(body)) => Ok(body),
-        Ok(Answer::Refused(Refusal::Busy)) | Err(Failure::Crowded) => Err(NodeError::Busy),
-        Ok(Answer::Refused(Refusal::Deadline)) | Err(Failure::Deadline) => Err(NodeError::Deadline),
-        Ok(Answer::Refused(reason)) => Err(NodeError::Refused(reason)),
-        Ok(Answer::Fetched(_)) | Err(Failure::Lost) => Err(NodeError::Unreachable),
     }
 }

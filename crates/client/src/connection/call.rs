@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tessera_proto::limits::{DEADLINE_MS_MAX, IN_FLIGHT_MAX};
-use tessera_proto::message::{HelloAnswer, Release};
-use tessera_proto::{FrameHeader, Incarnation, Kind, LeaseId};
-use tessera_transport::{Address, Closer};
+use tessera_proto::message::{AcquireAnswer, HelloAnswer, Release};
+use tessera_proto::{FrameHeader, Incarnation, Kind};
+use tessera_transport::{Address, Closer, Progress, Receiver};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
@@ -31,21 +31,25 @@ pub(crate) struct Connection {
     pub(super) node: Address,
     pub(super) counters: Arc<NodeCounters>,
     incarnation: Incarnation,
+    object_bytes_max: u64,
+    progress: Progress,
     in_flight: Arc<Semaphore>,
     useful: AtomicBool,
 }
 
 impl Connection {
-    pub(super) fn new(spec: &ConnectSpec, hello: &HelloAnswer, closer: Closer) -> Self {
+    pub(super) fn new(spec: &ConnectSpec, hello: &HelloAnswer, link: &Receiver) -> Self {
         let in_flight = hello.in_flight_max.clamp(1, IN_FLIGHT_MAX);
         Self {
             table: Mutex::new(Table::new()),
             queue: Queue::default(),
-            closer,
+            closer: link.closer(),
             lost: Latch::default(),
             node: spec.address.clone(),
             counters: Arc::clone(&spec.counters),
             incarnation: hello.incarnation,
+            object_bytes_max: hello.object_bytes_max,
+            progress: link.progress(),
             in_flight: Arc::new(Semaphore::new(in_flight as usize)),
             useful: AtomicBool::new(false),
         }
@@ -54,6 +58,16 @@ impl Connection {
     /// The node's process start: leases of another one are over.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    /// Largest object that the node takes.
+    pub(crate) fn object_bytes_max(&self) -> u64 {
+        self.object_bytes_max
+    }
+
+    /// Bytes that the node has sent so far. A node that sends anything is not silent.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.progress.bytes()
     }
 
     /// Whether the node has answered anything beside the handshake.
@@ -150,7 +164,8 @@ impl Connection {
     }
 
     /// Gives back a lease that came after its caller had left. Nobody waits for the answer.
-    pub(super) fn release_unused(&self, lease: LeaseId) {
+    pub(super) fn release_unused(&self, answer: &AcquireAnswer) {
+        let Some(lease) = answer.lease else { return };
         let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             return;
         };

@@ -61,8 +61,7 @@ pub(crate) async fn connect(
     let deadline = Instant::now() + spec.connect_timeout;
     let (mut sender, mut receiver) = Link::connect(&spec.address, deadline).await?;
     let hello = shake_hands(spec, &mut sender, &mut receiver, deadline).await?;
-    let closer = sender.closer();
-    let connection = Arc::new(Connection::new(spec, &hello, closer));
+    let connection = Arc::new(Connection::new(spec, &hello, &receiver));
     let mut tasks = JoinSet::new();
     tasks.spawn(reader::run(
         Arc::clone(&connection),

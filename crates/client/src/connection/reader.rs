@@ -106,7 +106,8 @@ impl Reader {
                     lent,
                     expectation,
                 });
-                let outcome = self.payload(header, until, deadline).await?;
+                // The caller waits for the memory: its deadline covers all of the answer.
+                let outcome = self.payload(header, until.min(deadline), deadline).await?;
                 self.connection.useful();
                 self.give_back(Ok(Answer::Fetched(outcome)));
                 Ok(())
@@ -128,9 +129,7 @@ impl Reader {
     ) -> Result<(), ReadError> {
         if kind == Kind::Acquire && header.kind == Kind::AcquireAnswer {
             let answer = AcquireAnswer::decode(self.link.body(until).await?)?;
-            if let Some(lease) = answer.lease {
-                self.connection.release_unused(lease);
-            }
+            self.connection.release_unused(&answer);
             return Ok(self.link.payload_discard(until).await?);
         }
         self.skip(until).await

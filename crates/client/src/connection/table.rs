@@ -86,13 +86,16 @@ struct Entry {
 }
 
 impl Entry {
-    fn complete(self, answer: Result<Answer, Failure>) {
-        if let Some(reply) = self.reply {
-            // A caller that is gone has given its memory away: it is freed here, after last use.
-            let _ = reply.send(Completion {
-                answer,
-                cargo: self.cargo,
-            });
+    /// Tells the caller. Returns the answer when the caller is gone; its memory is freed here, after
+    /// its last use.
+    fn complete(self, answer: Result<Answer, Failure>) -> Option<Answer> {
+        let completion = Completion {
+            answer,
+            cargo: self.cargo,
+        };
+        match self.reply {
+            Some(reply) => reply.send(completion).err()?.answer.ok(),
+            None => completion.answer.ok(),
         }
     }
 }
@@ -218,10 +221,10 @@ impl Table {
             State::Sending(early) => early,
             _ => None,
         };
-        match early {
-            Some(answer) => self.complete(id, Ok(answer)),
-            None if lost => self.complete(id, Err(Failure::Lost)),
-            None => {}
+        if let Some(answer) = early {
+            self.complete(id, Ok(answer));
+        } else if lost {
+            self.complete(id, Err(Failure::Lost));
         }
     }
 
@@ -263,16 +266,14 @@ impl Table {
         }
     }
 
-    /// A whole answer without payload is here.
-    pub(crate) fn complete(&mut self, id: u64, answer: Result<Answer, Failure>) {
-        let Some(entry) = self.entries.get_mut(&id) else {
-            return;
-        };
+    /// A whole answer without payload is here. Returns it when nobody waits for it any more.
+    pub(crate) fn complete(&mut self, id: u64, answer: Result<Answer, Failure>) -> Option<Answer> {
+        let entry = self.entries.get_mut(&id)?;
         if let (State::Sending(early), Ok(_)) = (&mut entry.state, &answer) {
             *early = answer.ok();
-        } else if let Some(entry) = self.entries.remove(&id) {
-            entry.complete(answer);
+            return None;
         }
+        self.entries.remove(&id)?.complete(answer)
     }
 
     /// The connection is gone: completes all but those whose memory the writer or the reader has,

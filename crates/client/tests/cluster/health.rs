@@ -96,6 +96,36 @@ async fn a_paused_node_opens_the_circuit_and_closes_it_by_itself() {
 }
 
 #[tokio::test]
+async fn a_slow_node_that_sends_to_others_is_not_dead() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 100);
+    for _ in 0..5 {
+        let fetch = object.fetch(&cluster, soon());
+        let (id, _) = peer.get().await;
+        peer.found(id + 1000, &object).await;
+        assert_eq!(must(fetch).await.unwrap().0, FetchOutcome::Deadline);
+    }
+    let node = &cluster.metrics().nodes[0];
+    assert_eq!((node.circuits_opened, node.deadlines), (0, 5));
+}
+
+#[tokio::test]
+async fn an_expired_deadline_says_nothing_about_the_node() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 100);
+    let fetch = object.fetch(&cluster, far());
+    serve_one(&mut peer, &object).await;
+    must(fetch).await.unwrap();
+    for _ in 0..10 {
+        let (outcome, _) = must(object.fetch(&cluster, Instant::now())).await.unwrap();
+        assert_eq!(outcome, FetchOutcome::Deadline);
+    }
+    assert_eq!(cluster.metrics().nodes[0].circuits_opened, 0);
+}
+
+#[tokio::test]
 async fn a_busy_node_is_not_dead() {
     let fake = Fake::start().await;
     let (cluster, mut peer) = fake.connected().await;

@@ -2,9 +2,11 @@
 //! connections and dropped futures, at every point of an answer.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tessera_client::{Cluster, Expectation, FetchOutcome, Lent, Region, Segments};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use crate::fake::{Fake, Object, bytes_of, far, must, soon, until};
 
@@ -61,6 +63,22 @@ async fn a_deadline_inside_a_payload_ends_the_connection_before_the_memory_comes
         bytes_of(&lent).iter().all(|byte| *byte == 0),
         "written after it came back"
     );
+}
+
+#[tokio::test]
+async fn an_answer_that_stops_at_any_byte_ends_at_the_deadline() {
+    let object = Object::new(1, 100_000);
+    let fake = Fake::start().await;
+    for sent in [1, 63, 64, 100, 192, 193, 194, 50_000] {
+        let (cluster, mut peer) = fake.connected().await;
+        let started = Instant::now();
+        let fetch = object.fetch(&cluster, soon());
+        let (id, _) = peer.get().await;
+        peer.send(&object.answer(id)[..sent]).await;
+        let (outcome, _lent) = must(fetch).await.unwrap();
+        assert_eq!(outcome, FetchOutcome::Deadline, "{sent} bytes");
+        assert!(started.elapsed() < Duration::from_secs(3), "{sent} bytes");
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,161 @@
+//! One request to one node: message out, answer in, outcome.
+//!
+//! Called by the cluster handle and by lookups. Invariant: the memory that a request takes is part
+//! of what it returns, whatever the outcome.
+
+use tessera_proto::message::{
+    Get, Put, PutAnswer, PutStatus, Refusal, Release, ReleaseAnswer, Remove, RemoveAnswer,
+    RemoveItem,
+};
+use tessera_proto::{Expectation, Kind, ObjectHeader, ObjectId, WriteId};
+use tessera_transport::{Lent, Segments};
+use tokio::time::Instant;
+
+use super::node::Node;
+use super::outcome::{FetchOutcome, Lease, NodeError, StoreOutcome};
+use crate::connection::{Answer, Cargo, Completion, Failure};
+
+/// Loads one object, see [`super::Cluster::fetch`].
+pub(super) async fn fetch(
+    node: &Node,
+    expectation: Expectation,
+    lease: Option<Lease>,
+    lent: Lent,
+    deadline: Instant,
+) -> (FetchOutcome, Lent) {
+    let connection = match node.connection(deadline).await {
+        Ok(connection) => connection,
+        Err(failure) => return (failed(failure), lent),
+    };
+    if lease.is_some_and(|lease| lease.incarnation != connection.incarnation()) {
+        return (FetchOutcome::LeaseOver, lent);
+    }
+    let get = Get {
+        id: expectation.id(),
+        lease: lease.map(|lease| lease.id),
+        length_bytes: expectation.length_bytes,
+    };
+    let mut request = Vec::with_capacity(32);
+    get.encode(&mut request);
+    let cargo = Cargo::Destination(lent, Box::new(expectation));
+    let Completion { answer, cargo } = node
+        .call_over(&connection, Kind::Get, &request, cargo, deadline)
+        .await;
+    let Cargo::Destination(lent, _) = cargo else {
+        unreachable!("a call gives back the memory that it was given");
+    };
+    let outcome = match answer {
+        Ok(Answer::Fetched(outcome)) => outcome,
+        Ok(Answer::Refused(Refusal::Busy)) => FetchOutcome::Busy,
+        Ok(Answer::Refused(Refusal::Deadline)) => FetchOutcome::Deadline,
+        Ok(Answer::Refused(_) | Answer::Body(_)) => FetchOutcome::Unreachable,
+        Err(failure) => failed(failure),
+    };
+    (outcome, lent)
+}
+
+fn failed(failure: Failure) -> FetchOutcome {
+    match failure {
+        Failure::Deadline => FetchOutcome::Deadline,
+        Failure::Crowded => FetchOutcome::Busy,
+        Failure::Lost => FetchOutcome::Unreachable,
+    }
+}
+
+/// Stores one object, see [`super::Cluster::store`].
+pub(super) async fn store(
+    node: &Node,
+    header: ObjectHeader,
+    segments: Segments,
+    deadline: Instant,
+) -> (StoreOutcome, Segments) {
+    let connection = match node.connection(deadline).await {
+        Ok(connection) => connection,
+        Err(Failure::Deadline) => return (StoreOutcome::Deadline, segments),
+        Err(Failure::Crowded | Failure::Lost) => return (StoreOutcome::Unreachable, segments),
+    };
+    if header.length_bytes > connection.object_bytes_max() {
+        return (StoreOutcome::TooLarge, segments);
+    }
+    let mut request = Vec::with_capacity(128);
+    Put { header }.encode(&mut request);
+    let cargo = Cargo::Source(segments);
+    let Completion { answer, cargo } = node
+        .call_over(&connection, Kind::Put, &request, cargo, deadline)
+        .await;
+    let Cargo::Source(segments) = cargo else {
+        unreachable!("a call gives back the memory that it was given");
+    };
+    let outcome = match body(answer).and_then(|body| Ok(PutAnswer::decode(&body)?)) {
+        Ok(PutAnswer { status }) => match status {
+            PutStatus::Stored => StoreOutcome::Stored,
+            PutStatus::Existed => StoreOutcome::Existed,
+            PutStatus::NoSpace => StoreOutcome::NoSpace,
+            PutStatus::TooLarge => StoreOutcome::TooLarge,
+            PutStatus::Corrupt => StoreOutcome::Corrupt,
+            PutStatus::Mismatch => StoreOutcome::Length,
+        },
+        Err(NodeError::Busy) => StoreOutcome::Busy,
+        Err(NodeError::Deadline) => StoreOutcome::Deadline,
+        Err(_) => StoreOutcome::Unreachable,
+    };
+    (outcome, segments)
+}
+
+/// Gives leased ids of one node back.
+pub(super) async fn release(
+    node: &Node,
+    lease: Lease,
+    ids: Vec<ObjectId>,
+    deadline: Instant,
+) -> Result<u64, NodeError> {
+    let connection = node
+        .connection(deadline)
+        .await
+        .map_err(|_failure| NodeError::Unreachable)?;
+    if connection.incarnation() != lease.incarnation {
+        return Ok(0);
+    }
+    let mut request = Vec::with_capacity(16 * ids.len() + 16);
+    Release {
+        lease: lease.id,
+        ids,
+    }
+    .encode(&mut request);
+    let completion = node
+        .call_over(&connection, Kind::Release, &request, Cargo::None, deadline)
+        .await;
+    Ok(u64::from(
+        ReleaseAnswer::decode(&body(completion.answer)?)?.released,
+    ))
+}
+
+/// Removes one object, see [`super::Cluster::remove`].
+pub(super) async fn remove(
+    node: &Node,
+    id: ObjectId,
+    write: Option<WriteId>,
+    deadline: Instant,
+) -> Result<bool, NodeError> {
+    let mut request = Vec::new();
+    Remove {
+        items: vec![RemoveItem { id, write }],
+    }
+    .encode(&mut request);
+    let completion = node
+        .call(Kind::Remove, &request, Cargo::None, deadline)
+        .await;
+    let answer = RemoveAnswer::decode(&body(completion.answer)?)?;
+    Ok(answer.removed.first().copied().unwrap_or(false))
+}
+
+/// Reads the body of an answer, or says why there is none.
+pub(super) fn body(answer: Result<Answer, Failure>) -> Result<Vec<u8>, NodeError> {
+    match answer {
+        Ok(Answer::Body(body)) => Ok(body),
+        Ok(Answer::Refused(Refusal::Busy)) | Err(Failure::Crowded) => Err(NodeError::Busy),
+        Ok(Answer::Refused(Refusal::Deadline)) | Err(Failure::Deadline) => Err(NodeError::Deadline),
+        Ok(Answer::Refused(reason)) => Err(NodeError::Refused(reason)),
+        Ok(Answer::Fetched(_)) | Err(Failure::Lost) => Err(NodeError::Unreachable),
+    }
+}
