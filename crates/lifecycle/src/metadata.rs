@@ -176,3 +176,6 @@ impl StepPlan {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

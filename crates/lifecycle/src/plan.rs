@@ -257,3 +257,6 @@ pub fn sources(shape: &Shape, piece: Piece, computed: u64, table: &[u32]) -> Opt
     };
     blocks.map(id).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -313,3 +313,6 @@ const fn lcm(left: u64, right: u64) -> u64 {
     }
     (left / high).saturating_mul(right)
 }
+
+#[cfg(test)]
+mod tests;

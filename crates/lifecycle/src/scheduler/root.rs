@@ -200,7 +200,7 @@ impl SchedulerRoot {
                 self.cancels.push(load.id);
                 self.draining.push((request.to_owned(), load));
             } else {
-                self.release(load.book);
+                self.close(load);
             }
         }
         false
