@@ -64,7 +64,9 @@ async fn damaged_or_mislabelled_bytes_are_never_visible_and_the_connection_goes_
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_over_the_limit_is_refused_and_the_connection_goes_on() {
     let mut config = config();
+    // No budget for it either: too large is for ever and must not read as busy.
     config.limits.object_bytes = MIB;
+    config.limits.unpublished_bytes = MIB;
     let node = start(config).await;
     let mut client = Client::connect(node.address()).await;
     let (header, bytes) = object(1, (1 << 20) + 1);
