@@ -374,7 +374,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(96))]
+        #![proptest_config(ProptestConfig::with_cases(48))]
 
         /// Against a bitmap: extents never overlap, are aligned, long enough, and given back whole.
         #[test]

@@ -5,6 +5,12 @@
 //! soon after it left goes straight to the main queue, where each read buys one more round, up to
 //! three. Reads take no lock: they only count touches in the object's own word.
 //!
+//! How much the small queue is entitled to is learnt from what comes back: an object that returns
+//! soon after it left probation asks for a longer probation, one that returns soon after it left
+//! the main queue for more room there, each in proportion to how rarely its queue evicts.
+//! Conversations come back after minutes and want most of the memory on probation, skewed
+//! popularity wants little of it; no fixed share served both.
+//!
 //! Invariant: an object in the index is in the small queue, in the main queue, or parked because
 //! it was held when its turn came; its last holder puts a parked one back. So an eviction never
 //! walks over what is held twice.
@@ -13,8 +19,14 @@ use crate::ghost::Ghost;
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, Queue};
 
-/// The small queue is entitled to one part in this many of all queued bytes.
-const SMALL_SHARE: u64 = 10;
+/// The small queue is entitled to this of all queued bytes at least, in percent,
+const SMALL_PERCENT_MIN: u64 = 5;
+/// and to this at most.
+const SMALL_PERCENT_MAX: u64 = 90;
+/// Objects that probation holds before one of them leaves, however large they are.
+const SMALL_OBJECTS_MIN: usize = 4;
+/// Evictions over which the queues' shares of them are compared.
+const EVICTIONS_COMPARED: u64 = 2_000;
 
 /// One queue: new at the head, leaving at the tail.
 #[derive(Debug)]
@@ -42,6 +54,10 @@ pub(crate) struct Fifo {
     small: List,
     main: List,
     ghost: Ghost,
+    /// What the small queue is entitled to, units, before the bounds.
+    entitled: u64,
+    /// Recent evictions from the small and from the main queue.
+    evictions: [u64; 2],
 }
 
 impl Fifo {
@@ -56,14 +72,21 @@ impl Fifo {
             small: empty(),
             main: empty(),
             ghost: Ghost::new(),
+            entitled: 0,
+            evictions: [0; 2],
         }
     }
 
     /// Queues a new object of `units`.
     pub(crate) fn admit(&mut self, slots: &Slots, slot: SlotId, units: u32, hash: u64) {
         let queue = match self.ghost.take(hash) {
-            true => Queue::Main,
-            false => Queue::Small,
+            Some(returned) => {
+                if returned.soon {
+                    self.learn(returned.from_main, units);
+                }
+                Queue::Main
+            }
+            None => Queue::Small,
         };
         self.push(slots, slot, units, queue);
         self.ghost.keep(self.small.objects + self.main.objects);
@@ -103,9 +126,14 @@ impl Fifo {
         (list.head, list.units, list.objects)
     }
 
-    /// Remembers that an object was evicted.
-    pub(crate) fn remember(&mut self, hash: u64) {
-        self.ghost.remember(hash);
+    /// Remembers that an object is evicted; it is still queued.
+    pub(crate) fn remember(&mut self, slots: &Slots, slot: SlotId, hash: u64) {
+        let from_main = slots[slot].state().queue() == Queue::Main;
+        self.evictions[usize::from(from_main)] += 1;
+        if self.evictions.iter().sum::<u64>() > EVICTIONS_COMPARED {
+            self.evictions = self.evictions.map(|evictions| evictions / 2);
+        }
+        self.ghost.remember(hash, from_main);
     }
 
     /// Looks at the object whose turn it is. With `hurry`, touches buy no further round.
@@ -115,8 +143,9 @@ impl Fifo {
         units_of: impl Fn(SlotId) -> u32,
         hurry: bool,
     ) -> Turn {
-        let all = self.small.units + self.main.units;
-        let from_small = self.main.tail == SlotId::NONE || self.small.units * SMALL_SHARE >= all;
+        let small_is_full =
+            self.small.objects >= SMALL_OBJECTS_MIN && self.small.units >= self.entitled();
+        let from_small = small_is_full || self.main.objects == 0;
         let list = if from_small { &self.small } else { &self.main };
         let Some(slot) = list.tail.some() else {
             return Turn::Empty;
@@ -154,6 +183,25 @@ impl Fifo {
         }
         list.units -= u64::from(units);
         list.objects -= 1;
+    }
+
+    /// Moves the border between the queues for an object of `units` that came back soon.
+    fn learn(&mut self, from_main: bool, units: u32) {
+        let own = self.evictions[usize::from(from_main)].max(1);
+        let other = self.evictions[usize::from(!from_main)];
+        let step = u64::from(units) * other.max(own) / own;
+        let entitled = self.entitled();
+        self.entitled = match from_main {
+            true => entitled.saturating_sub(step),
+            false => entitled + step,
+        };
+    }
+
+    /// What the small queue is entitled to, units.
+    fn entitled(&self) -> u64 {
+        let all = self.small.units + self.main.units;
+        let bounds = [SMALL_PERCENT_MIN, SMALL_PERCENT_MAX].map(|percent| all * percent / 100);
+        self.entitled.clamp(bounds[0], bounds[1])
     }
 
     fn push(&mut self, slots: &Slots, slot: SlotId, units: u32, queue: Queue) {

@@ -1,8 +1,8 @@
-//! Remembers which objects were evicted lately, at four bytes each.
+//! Remembers which objects were evicted lately, and from which queue, at four bytes each.
 //!
 //! Called by the eviction queues under the space lock. A bounded table of fingerprints with the
 //! time of eviction, counted in evictions: an entry is forgotten when as many others followed it
-//! as there are entries to keep, or when its bucket needs the room. A false answer (1 in 4,000)
+//! as there are entries to keep, or when its bucket needs the room. A false answer (1 in 2,000)
 //! puts a new object into the main queue, which costs nothing but its room there.
 
 /// Fingerprints of one bucket: a cache line.
@@ -10,11 +10,21 @@ const WAYS: usize = 16;
 /// Ticks until an entry is forgotten; one tick is this fraction of the entries to keep.
 const TICKS_KEPT: u16 = 64;
 
-/// A fingerprint and the tick of its eviction; zero is empty.
+/// An eviction; a fingerprint of zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
+    /// Fifteen bits of the hash that do not choose the bucket, and below them the origin.
     print: u16,
     tick: u16,
+}
+
+/// What is remembered of an object that came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Returned {
+    /// It had left the main queue, not probation.
+    pub(crate) from_main: bool,
+    /// It left within the later half of what is remembered.
+    pub(crate) soon: bool,
 }
 
 /// The memory of evictions.
@@ -44,7 +54,7 @@ impl Ghost {
     }
 
     /// Remembers an eviction. `hash` is uniform.
-    pub(crate) fn remember(&mut self, hash: u64) {
+    pub(crate) fn remember(&mut self, hash: u64, from_main: bool) {
         self.since_tick += 1;
         let per_tick = (self.buckets.len() * WAYS).div_ceil(usize::from(TICKS_KEPT));
         if self.since_tick >= per_tick {
@@ -52,29 +62,31 @@ impl Ghost {
             self.tick = self.tick.wrapping_add(1);
         }
         let tick = self.tick;
-        let entry = Entry {
-            print: print(hash),
-            tick,
-        };
-        let bucket = self.bucket(hash);
-        let oldest = bucket
+        let print = print(hash) << 1 | u16::from(from_main);
+        let oldest = self
+            .bucket(hash)
             .iter_mut()
             .max_by_key(|entry| match entry.print {
                 0 => u16::MAX,
                 _ => tick.wrapping_sub(entry.tick),
             })
             .expect("a bucket has ways");
-        *oldest = entry;
+        *oldest = Entry { print, tick };
     }
 
-    /// Whether it was evicted lately; forgets it.
-    pub(crate) fn take(&mut self, hash: u64) -> bool {
+    /// What is remembered of an object's last eviction; forgets it.
+    pub(crate) fn take(&mut self, hash: u64) -> Option<Returned> {
         let (print, tick) = (print(hash), self.tick);
+        let age = |entry: &Entry| tick.wrapping_sub(entry.tick);
         let found = self
             .bucket(hash)
             .iter_mut()
-            .find(|entry| entry.print == print && tick.wrapping_sub(entry.tick) < TICKS_KEPT);
-        found.map(std::mem::take).is_some()
+            .find(|entry| entry.print >> 1 == print && age(entry) < TICKS_KEPT)?;
+        let entry = std::mem::take(found);
+        Some(Returned {
+            from_main: entry.print & 1 == 1,
+            soon: age(&entry) < TICKS_KEPT / 2,
+        })
     }
 
     fn bucket(&mut self, hash: u64) -> &mut [Entry; WAYS] {
@@ -84,10 +96,10 @@ impl Ghost {
     }
 }
 
-/// Sixteen bits of the hash that do not choose the bucket; never zero.
+/// Fifteen bits of the hash that do not choose the bucket; never zero.
 fn print(hash: u64) -> u16 {
     let [high, low, ..] = hash.to_be_bytes();
-    u16::from_be_bytes([high, low]).max(1)
+    (u16::from_be_bytes([high, low]) >> 1).max(1)
 }
 
 #[cfg(test)]
@@ -105,10 +117,15 @@ mod tests {
         let mut ghost = Ghost::new();
         ghost.keep(4_096);
         for number in 0..20_000 {
-            ghost.remember(hash(number));
+            ghost.remember(hash(number), number % 2 == 1);
         }
         let known = |ghost: &mut Ghost, range: std::ops::Range<u64>| {
-            range.filter(|number| ghost.take(hash(*number))).count()
+            range
+                .filter(|number| {
+                    let returned = ghost.take(hash(*number));
+                    returned.is_some_and(|returned| returned.from_main == (number % 2 == 1))
+                })
+                .count()
         };
         assert!(known(&mut ghost, 18_000..20_000) > 1_980, "lately evicted");
         assert!(known(&mut ghost, 18_000..20_000) < 10, "known once");

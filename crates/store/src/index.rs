@@ -42,7 +42,17 @@ impl Index {
         id: &ObjectId,
         visit: impl FnOnce(SlotId, &Slot) -> R,
     ) -> Option<R> {
-        let hash = self.hash(id);
+        self.visit_hashed(slots, id, self.hash(id), visit)
+    }
+
+    /// The same with the hash of `id` known.
+    pub(crate) fn visit_hashed<R>(
+        &self,
+        slots: &Slots,
+        id: &ObjectId,
+        hash: u64,
+        visit: impl FnOnce(SlotId, &Slot) -> R,
+    ) -> Option<R> {
         let shard = self.shard(hash).read();
         let slot = *shard.find(hash, |slot| slots[*slot].id() == *id)?;
         Some(visit(slot, &slots[slot]))

@@ -195,7 +195,7 @@ impl RamStore {
         let mut basket = Lease {
             owner,
             deadline: now.after_nanos(ttl_ns.min(limits.ttl_ns_max)),
-            slots: HashTable::new(),
+            slots: HashTable::with_capacity(ids.len()),
             purse: self.core.leases.begin(owner),
         };
         let mut left = max_bytes;
@@ -324,22 +324,24 @@ impl RamStore {
     /// Takes one hold of kind lease for `basket`.
     fn hold(&self, id: &ObjectId, basket: &mut Lease, left: &mut u64) -> AcquireItem {
         let core = &self.core;
-        let found = core.index.visit(&core.slots, id, |slot, record| {
-            let hash = core.index.hash(id);
-            let length_bytes = u64::from(record.measure.get());
-            if basket.slots.find(hash, |held| *held == slot).is_none() {
-                if length_bytes > *left || !self.lease_record(record, basket) {
-                    return refused();
+        let hash = core.index.hash(id);
+        let found = core
+            .index
+            .visit_hashed(&core.slots, id, hash, |slot, record| {
+                let length_bytes = u64::from(record.measure.get());
+                if basket.slots.find(hash, |held| *held == slot).is_none() {
+                    if length_bytes > *left || !self.lease_record(record, basket) {
+                        return refused();
+                    }
+                    *left -= length_bytes;
+                    let hash_of = |slot: &SlotId| core.index.hash(&core.slots[*slot].id());
+                    basket.slots.insert_unique(hash, slot, hash_of);
                 }
-                *left -= length_bytes;
-                let hash_of = |slot: &SlotId| core.index.hash(&core.slots[*slot].id());
-                basket.slots.insert_unique(hash, slot, hash_of);
-            }
-            AcquireItem {
-                presence: Presence::Held,
-                length_bytes,
-            }
-        });
+                AcquireItem {
+                    presence: Presence::Held,
+                    length_bytes,
+                }
+            });
         found.unwrap_or(AcquireItem {
             presence: Presence::Missing,
             length_bytes: 0,

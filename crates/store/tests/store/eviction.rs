@@ -61,7 +61,7 @@ fn scan_of_three_times_the_capacity_leaves_the_hot_set() {
             break;
         }
     }
-    assert!(misses <= 5, "{misses} reads of the hot set missed");
+    assert!(misses <= 8, "{misses} reads of the hot set missed");
     assert_eq!(store.stat().refused_no_space, 0);
     store.check_invariants();
 }
@@ -70,7 +70,7 @@ fn scan_of_three_times_the_capacity_leaves_the_hot_set() {
 fn object_as_large_as_allowed_finds_room_among_the_smallest_and_back() {
     let store = store(4 << 20);
     let mut key = 0;
-    for _ in 0..6 {
+    for _ in 0..4 {
         for _ in 0..20_000 {
             key += 1;
             put(&store, key, 1, 100, T0).expect("room for a small one");
@@ -81,6 +81,25 @@ fn object_as_large_as_allowed_finds_room_among_the_smallest_and_back() {
         }
         store.check_invariants();
     }
+}
+
+#[test]
+fn scattered_holes_are_widened_until_a_larger_object_fits() {
+    let store = store(8 << 20);
+    for key in 0..2_000 {
+        put(&store, key, 1, 4_000, T0).expect("room");
+        // Every other one was read: what leaves first has no neighbour that leaves first.
+        if key.is_multiple_of(2) {
+            assert!(get(&store, key, T0).is_some());
+        }
+    }
+    for key in 3_000..3_020 {
+        let before = store.stat().evicted_bytes;
+        put(&store, key, 1, 120_000, T0).expect("nothing is held");
+        let evicted = store.stat().evicted_bytes - before;
+        assert!(evicted < 3 * 120_000, "{evicted} bytes left for 120,000");
+    }
+    store.check_invariants();
 }
 
 #[test]
