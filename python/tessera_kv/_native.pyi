@@ -1,6 +1,6 @@
 """What the native part offers to the connector."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 __version__: str
@@ -53,7 +53,9 @@ class Scheduler:
     ) -> None: ...
     def step(
         self,
-        scheduled: Sequence[tuple[str, bool, int, int, Iterable[list[int]], list[bytes]]],
+        scheduled: Sequence[
+            tuple[str, bool, int, int, Sequence[Sequence[int]], Sequence[bytes], int]
+        ],
         preempted: Sequence[str],
         finished: Sequence[str],
     ) -> bytes: ...
@@ -75,6 +77,7 @@ class Worker:
     def take_invalid_blocks(self) -> list[int]: ...
     def metrics(self) -> dict[str, int]: ...
     def shutdown(self) -> None: ...
+    def uncollected(self) -> tuple[list[str], list[str], list[str]]: ...
 
 def weights_fingerprint(folder: str) -> str: ...
 def metric_names() -> list[str]: ...

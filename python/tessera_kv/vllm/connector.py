@@ -169,9 +169,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         return self._meter.read(self._scheduler or self._worker)
 
     @classmethod
-    def build_kv_connector_stats(
-        cls, data: dict[str, Any] | None = None
-    ) -> metrics.TesseraStats:
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> metrics.TesseraStats:
         """Rebuild what a worker sent as data."""
         return metrics.TesseraStats(data=dict(data or {}))
 

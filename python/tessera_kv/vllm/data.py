@@ -49,6 +49,7 @@ class Tensor(TypedDict):
     item_bytes: int
     storage_address: int
     storage_bytes: int
+    dtype: str
 
 
 class Layer(TypedDict):

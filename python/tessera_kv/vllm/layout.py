@@ -255,6 +255,7 @@ def tensor(layer: str, cache: Any) -> Tensor:
         "shape": list(cache.shape),
         "strides_bytes": [stride * item_bytes for stride in cache.stride()],
         "item_bytes": item_bytes,
+        "dtype": str(cache.dtype),
         "storage_address": storage.data_ptr(),
         "storage_bytes": storage.nbytes(),
     }

@@ -49,7 +49,7 @@ class TesseraStats(KVConnectorStats):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: KVConnectorStats) -> TesseraStats:
         """Add what another rank or an interval before counted."""

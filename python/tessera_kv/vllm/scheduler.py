@@ -7,15 +7,16 @@ and needs again: the requests, whose block hashes grow, and how many of them wer
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tessera_kv import _native
 from tessera_kv.vllm.data import Document, TesseraMetadata
 
 # One scheduled request as the native part takes it: id, whether the table is sent whole, tokens
-# computed before the step, tokens of the step, new blocks of each group, new block hashes.
-Scheduled = tuple[str, bool, int, int, Iterable[list[int]], list[bytes]]
+# computed before the step, tokens of the step, new blocks of each group, new block hashes, and the
+# index of the first of these.
+Scheduled = tuple[str, bool, int, int, Sequence[list[int]], list[bytes], int]
 
 
 class TesseraScheduler:
@@ -24,7 +25,6 @@ class TesseraScheduler:
     def __init__(self, document: Document, binary: str) -> None:
         """Start the native scheduler, and the local node where no nodes are configured."""
         self._native = _native.Scheduler(json.dumps(document), binary)
-        self._groups = len(document["groups"])
         self._requests: dict[str, Any] = {}
         self._hashes_sent: dict[str, int] = {}
 
@@ -65,12 +65,11 @@ class TesseraScheduler:
                 new.num_computed_tokens,
                 scheduled_tokens(output, new.req_id),
                 new.block_ids,
-                self._new_hashes(new.req_id),
+                *self._new_hashes(new.req_id),
             )
 
     def _known_requests(self, output: Any) -> Iterator[Scheduled]:
         known = output.scheduled_cached_reqs
-        nothing: tuple[list[int], ...] = ([],) * self._groups
         for request_id, blocks, computed in zip(
             known.req_ids, known.new_block_ids, known.num_computed_tokens, strict=True
         ):
@@ -82,19 +81,18 @@ class TesseraScheduler:
                 resumed,
                 computed,
                 scheduled_tokens(output, request_id),
-                blocks or nothing,
-                self._new_hashes(request_id),
+                blocks or (),
+                *self._new_hashes(request_id),
             )
 
-    def _new_hashes(self, request_id: str) -> list[bytes]:
-        request = self._requests.get(request_id)
-        if request is None:
-            return []
+    def _new_hashes(self, request_id: str) -> tuple[list[bytes], int]:
+        """The hashes that were not passed on yet, and the index of the first of them."""
         sent = self._hashes_sent.get(request_id, 0)
-        if len(request.block_hashes) == sent:
-            return []
-        self._hashes_sent[request_id] = len(request.block_hashes)
-        return list(request.block_hashes[sent:])
+        hashes = self._requests[request_id].block_hashes
+        if len(hashes) <= sent:
+            return [], sent
+        self._hashes_sent[request_id] = len(hashes)
+        return hashes[sent:], sent
 
     def worker_output(self, output: Any) -> None:
         """What all workers together reported about loads."""

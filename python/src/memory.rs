@@ -1,0 +1,162 @@
+//! Turns the description of the engine's block memory into layers that the client can address.
+//!
+//! Called once by [`crate::worker::Worker`]. The connector describes tensors by address, shape and
+//! stride; the client derives where each block lies. The invariant: a region lives no longer than the
+//! tensors it points into, because the worker that holds the regions also holds the tensors.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use tessera_client::Region;
+use tessera_client::geometry::{BlockGeometry, GeometryError, TensorView};
+use tessera_client::layout::{BlockRun, LayerMemory};
+
+/// One layer as the connector describes it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LayerDescription {
+    name: String,
+    group: usize,
+    tensors: Vec<TensorDescription>,
+}
+
+/// One tensor; sizes in bytes where the name says so.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TensorDescription {
+    address: u64,
+    shape: Vec<u64>,
+    strides_bytes: Vec<i64>,
+    item_bytes: u64,
+    storage_address: u64,
+    storage_bytes: u64,
+    dtype: String,
+}
+
+/// Why block memory is refused. The message names the layer and its shape.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MemoryError {
+    /// The description cannot be read: connector and native part are of different versions.
+    #[error("the description of block memory is malformed: {0}; reinstall tessera-kv")]
+    Malformed(#[from] serde_json::Error),
+    /// A tensor whose blocks are no fixed set of bytes.
+    #[error("layer {layer}: {source}")]
+    Geometry {
+        layer: String,
+        source: GeometryError,
+    },
+    /// Memory at no address.
+    #[error("layer {layer} has no memory in this process: remove --kv-transfer-config")]
+    NoMemory { layer: String },
+    /// One layer whose parts lie on each other.
+    #[error("layer {layer}: its tensors overlap: {shape}; report this model")]
+    Overlap { layer: String, shape: String },
+}
+
+/// The layers of a worker, in the order given.
+///
+/// # Safety
+/// Every storage described must stay mapped, readable and writable until the last region is gone.
+pub(crate) unsafe fn layers(json: &str, num_blocks: u64) -> Result<Vec<LayerMemory>, MemoryError> {
+    let described: Vec<LayerDescription> = serde_json::from_str(json)?;
+    let mut regions = BTreeMap::new();
+    let mut layers = Vec::with_capacity(described.len());
+    for layer in described {
+        // SAFETY: the caller's promise covers every storage described.
+        layers.push(unsafe { memory_of(layer, num_blocks, &mut regions) }?);
+    }
+    Ok(layers)
+}
+
+/// Regions by address and length, so that layers of one storage share one.
+type Regions = BTreeMap<(u64, u64), Arc<Region>>;
+
+/// # Safety
+/// As [`layers`].
+unsafe fn memory_of(
+    layer: LayerDescription,
+    num_blocks: u64,
+    regions: &mut Regions,
+) -> Result<LayerMemory, MemoryError> {
+    let LayerDescription {
+        name,
+        group,
+        tensors,
+    } = layer;
+    let mut runs = Vec::new();
+    let mut format = String::new();
+    let mut parts: Vec<(u64, BlockGeometry)> = Vec::new();
+    for tensor in tensors {
+        let (place, dtype) = (
+            (tensor.storage_address, tensor.storage_bytes),
+            tensor.dtype.clone(),
+        );
+        let view = view_of(tensor);
+        let geometry =
+            BlockGeometry::derive(&view, num_blocks).map_err(|source| MemoryError::Geometry {
+                layer: name.clone(),
+                source,
+            })?;
+        let overlaps = |(storage, other): &(u64, BlockGeometry)| {
+            *storage == place.0 && !geometry.is_disjoint(other)
+        };
+        if parts.iter().any(overlaps) {
+            return Err(MemoryError::Overlap {
+                layer: name,
+                shape: view.to_string(),
+            });
+        }
+        // SAFETY: the caller's promise covers this storage.
+        let region = unsafe { region_of(place, regions) }.ok_or_else(|| MemoryError::NoMemory {
+            layer: name.clone(),
+        })?;
+        let stride = geometry.block_stride_bytes;
+        runs.extend(geometry.runs.iter().map(|run| BlockRun {
+            region: Arc::clone(&region),
+            offset_bytes: run.offset_bytes,
+            block_stride_bytes: stride,
+            length_bytes: run.length_bytes,
+        }));
+        format.push_str(&format!("{dtype} {:?};", geometry.order));
+        parts.push((place.0, geometry));
+    }
+    Ok(LayerMemory {
+        name,
+        group,
+        format,
+        num_blocks,
+        runs,
+    })
+}
+
+fn view_of(tensor: TensorDescription) -> TensorView {
+    TensorView {
+        address: tensor.address,
+        shape: tensor.shape,
+        strides_bytes: tensor.strides_bytes,
+        item_bytes: tensor.item_bytes,
+        storage_address: tensor.storage_address,
+        storage_bytes: tensor.storage_bytes,
+    }
+}
+
+/// # Safety
+/// The storage at `place` must stay mapped, readable and writable until the last region is gone.
+unsafe fn region_of(place: (u64, u64), regions: &mut Regions) -> Option<Arc<Region>> {
+    if let Some(region) = regions.get(&place) {
+        return Some(Arc::clone(region));
+    }
+    let (address, length) = (
+        usize::try_from(place.0).ok()?,
+        usize::try_from(place.1).ok()?,
+    );
+    if address == 0 || length == 0 {
+        return None;
+    }
+    let base = std::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: not null; the caller keeps the storage mapped for as long as the region lives.
+    let region = unsafe { Region::from_raw(base, length) };
+    regions.insert(place, Arc::clone(&region));
+    Some(region)
+}

@@ -1,0 +1,184 @@
+//! The native side in the scheduler's process.
+//!
+//! Each method translates one hook into one call of the driver, with the interpreter released while
+//! the driver works: a lookup may wait for nodes, and Python's other threads go on meanwhile.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+use tessera_client::driver::{EngineConfig, ScheduledRequest, SchedulerDriver, StepInput};
+use tessera_client::local::LocalNode;
+
+use crate::error::Raise as _;
+
+/// How long the engine's start waits for a local node that was just started.
+const LOCAL_NODE_START: Duration = Duration::from_secs(10);
+
+/// One scheduled request: id, whole tables, tokens computed before, tokens of the step, blocks of
+/// each group, new hashes, and the index of the first of them.
+type Scheduled = (
+    String,
+    bool,
+    u64,
+    u64,
+    Vec<Vec<u32>>,
+    Vec<PyBackedBytes>,
+    u64,
+);
+
+/// The scheduler's side of the connector.
+#[pyclass(frozen, module = "tessera_kv._native")]
+pub(crate) struct Scheduler {
+    driver: SchedulerDriver,
+    local: Mutex<Option<LocalNode>>,
+}
+
+#[pymethods]
+impl Scheduler {
+    /// Starts the driver from the engine's document, and keeps the local node alive if no nodes
+    /// are configured. `binary` is the path of the `tessera` program.
+    #[new]
+    fn new(py: Python<'_>, document: &str, binary: &str) -> PyResult<Self> {
+        let config = EngineConfig::from_json(document).map_err(|error| error.raise(py))?;
+        let local = match config.options.nodes.is_empty() {
+            true => Some(keep_local_node(py, &config, binary)?),
+            false => None,
+        };
+        let driver = py.detach(|| SchedulerDriver::start(&config));
+        let driver = driver.map_err(|error| error.raise(py))?;
+        Ok(Self {
+            driver,
+            local: Mutex::new(local),
+        })
+    }
+
+    /// How many tokens after the computed ones will be loaded (None: not known yet), and whether
+    /// the request is parked meanwhile.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        num_tokens: u64,
+        computed_tokens: u64,
+        block_hashes: Vec<PyBackedBytes>,
+        can_load: bool,
+    ) -> PyResult<(Option<u64>, bool)> {
+        let answer = py.detach(|| {
+            let hashes: Vec<&[u8]> = block_hashes.iter().map(|hash| &**hash).collect();
+            self.driver
+                .lookup(request, num_tokens, computed_tokens, &hashes, can_load)
+        });
+        let answer = answer.map_err(|error| error.raise(py))?;
+        Ok((answer.tokens, answer.parked))
+    }
+
+    /// The engine has allocated blocks; `tables` are whole, one for each group.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    fn allocated(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        tables: Vec<Vec<u32>>,
+        external_tokens: u64,
+    ) -> PyResult<()> {
+        let done = py.detach(|| self.driver.allocated(request, &tables, external_tokens));
+        done.map_err(|error| error.raise(py))
+    }
+
+    /// Plans one step; the bytes are for every worker.
+    fn step<'py>(
+        &self,
+        py: Python<'py>,
+        scheduled: Vec<Scheduled>,
+        preempted: Vec<String>,
+        finished: Vec<String>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let plan = py.detach(|| {
+            let scheduled = scheduled.into_iter().map(scheduled_request).collect();
+            self.driver.step(&StepInput {
+                scheduled,
+                preempted,
+                finished,
+            })
+        });
+        Ok(PyBytes::new(py, &plan.map_err(|error| error.raise(py))?))
+    }
+
+    /// What the engine has gathered from all workers.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    fn worker_output(
+        &self,
+        py: Python<'_>,
+        received: Vec<String>,
+        failed: Vec<String>,
+        invalid_blocks: Vec<u32>,
+    ) -> PyResult<()> {
+        let received: Vec<&str> = received.iter().map(String::as_str).collect();
+        let failed: Vec<&str> = failed.iter().map(String::as_str).collect();
+        let done = py.detach(|| {
+            self.driver
+                .worker_output(&received, &failed, &invalid_blocks)
+        });
+        done.map_err(|error| error.raise(py))
+    }
+
+    /// The engine has finished with a request; whether its blocks must be kept.
+    fn finished(&self, py: Python<'_>, request: &str) -> PyResult<bool> {
+        py.detach(|| self.driver.finished(request))
+            .map_err(|error| error.raise(py))
+    }
+
+    /// All values since the start, by name.
+    fn metrics(&self, py: Python<'_>) -> HashMap<&'static str, u64> {
+        py.detach(|| self.driver.metrics())
+            .named()
+            .into_iter()
+            .collect()
+    }
+
+    /// Ends the driver; the local node goes on without this engine.
+    fn shutdown(&self, py: Python<'_>) {
+        py.detach(|| {
+            self.driver.shutdown();
+            drop(self.local.lock().take());
+        });
+    }
+}
+
+fn keep_local_node(py: Python<'_>, config: &EngineConfig, binary: &str) -> PyResult<LocalNode> {
+    let node = LocalNode::keep_alive(Path::new(binary), &config.options);
+    let node = node.map_err(|error| error.raise(py))?;
+    if !py.detach(|| node.wait_until_ready(LOCAL_NODE_START)) {
+        tracing::warn!(address = %node.address(), "the local node is not ready: misses until it is");
+    }
+    Ok(node)
+}
+
+fn scheduled_request(scheduled: Scheduled) -> ScheduledRequest {
+    let (request, whole_tables, computed_tokens, scheduled_tokens, blocks, hashes, hashes_from) =
+        scheduled;
+    ScheduledRequest {
+        request,
+        whole_tables,
+        computed_tokens,
+        scheduled_tokens,
+        blocks,
+        hashes: hashes.iter().map(|hash| hash.to_vec()).collect(),
+        hashes_from,
+    }
+}
