@@ -142,15 +142,13 @@ mod tests {
     fn a_process_that_a_documented_command_left_behind_is_ended() {
         let runtime = Runtime::create().unwrap();
         let folder = runtime.0.clone();
-        let mut left = Command::new("sh")
-            .args([
-                "-c",
-                "while :; do read line || sleep 60; done",
-                folder.to_str().unwrap(),
-            ])
-            .spawn()
-            .unwrap();
-        assert_eq!(runtime.processes(), [left.id().to_string()]);
+        let mut left = Command::new("tail");
+        let mut left = left.args(["-f", "/dev/null"]).arg(&folder).spawn().unwrap();
+        // Its command line appears a moment after it was started.
+        let started = Instant::now();
+        while runtime.processes() != [left.id().to_string()] {
+            assert!(started.elapsed() < STOP_LIMIT, "{:?}", runtime.processes());
+        }
         // Reaped beside, as init would: an unreaped child would still be listed, without arguments.
         let reaper = thread::spawn(move || left.wait().unwrap());
         drop(runtime);
