@@ -1,0 +1,248 @@
+//! An engine of one or more ranks, with block memory of its own.
+
+use std::sync::Arc;
+
+use tessera_lifecycle::scheduler::{LookupAnswer, ScheduledRequest, StepInput};
+use tessera_lifecycle::{Rank, StepPlan};
+use tessera_transport::{Lent, Region, Segments};
+
+use super::fake::{Fake, eventually};
+use crate::driver::{EngineConfig, SchedulerDriver, WorkerDriver};
+use crate::layout::{BlockRun, LayerMemory};
+
+/// Blocks of each layer.
+pub(super) const BLOCKS: u64 = 64;
+const BLOCK_BYTES: u64 = 96;
+const STRIDE: u64 = 128;
+
+pub(super) struct Engine {
+    pub(super) scheduler: SchedulerDriver<Fake>,
+    pub(super) workers: Vec<Worker>,
+    pub(super) groups: usize,
+}
+
+pub(super) struct Worker {
+    pub(super) driver: WorkerDriver<Fake>,
+    pub(super) remote: Fake,
+    /// The memory of each layer, two for each group.
+    regions: Vec<Arc<Region>>,
+}
+
+/// The groups of a layout, by name.
+pub(super) fn groups(layout: &str) -> serde_json::Value {
+    let full = serde_json::json!({"kind": "full", "block_tokens": 4});
+    let window = serde_json::json!({"kind": {"window": {"tokens": 6}}, "block_tokens": 4});
+    let state = serde_json::json!({"kind": "state", "block_tokens": 8});
+    match layout {
+        "full" => serde_json::json!([full]),
+        "hybrid" => serde_json::json!([full, window, state]),
+        other => panic!("no layout {other}"),
+    }
+}
+
+pub(super) fn config(layout: &str, io: &str, tp: u32) -> EngineConfig {
+    let options = serde_json::json!({
+        "io": io, "chunk_tokens": 8, "load_timeout_ms": 20000, "lookup_timeout_ms": 2000,
+        "staging": 1 << 20, "save_timeout_ms": 3000,
+    });
+    let json = serde_json::json!({
+        "namespace": {
+            "model": "m", "dtype": "float32", "layout_fingerprint": "ab".repeat(32),
+        },
+        "groups": groups(layout),
+        "hash_tokens": 4,
+        "topology": {"tp": tp},
+        "options": options,
+    });
+    EngineConfig::from_json(&json.to_string()).unwrap()
+}
+
+impl Engine {
+    pub(super) fn new(config: &EngineConfig, remote: &Fake) -> Self {
+        let scheduler = SchedulerDriver::start_with(config, |_| Ok(remote.another())).unwrap();
+        let workers = (0..config.topology.tp).map(|tp| {
+            let remote = remote.another();
+            let rank = Rank {
+                tp,
+                ..Rank::default()
+            };
+            Worker::new(config, rank, remote)
+        });
+        Self {
+            scheduler,
+            workers: workers.collect(),
+            groups: config.groups.len(),
+        }
+    }
+
+    /// The prompt's tables: groups do not share blocks.
+    pub(super) fn tables(&self, first: u32, tokens: u64) -> Vec<Vec<u32>> {
+        let sizes = [4, 4, 8];
+        (0..self.groups)
+            .map(|group| {
+                let blocks = u32::try_from(tokens.div_ceil(sizes[group])).unwrap();
+                (first..first + blocks).collect()
+            })
+            .collect()
+    }
+
+    /// Asks until the answer is decided.
+    pub(super) fn lookup(&self, request: &str, tokens: u64, computed: u64) -> LookupAnswer {
+        let hashes = hashes(tokens);
+        let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
+        loop {
+            let answer = self
+                .scheduler
+                .lookup(request, tokens, computed, &hashes, true);
+            let answer = answer.unwrap();
+            if answer.tokens.is_some() {
+                return answer;
+            }
+        }
+    }
+
+    /// Computes `tokens` tokens of a request in one step and saves them.
+    pub(super) fn compute(&self, request: &str, tables: &[Vec<u32>], tokens: u64) {
+        let input = StepInput {
+            scheduled: vec![ScheduledRequest {
+                request: request.into(),
+                whole_tables: true,
+                computed_tokens: 0,
+                scheduled_tokens: tokens,
+                blocks: tables.to_vec(),
+                hashes: hashes(tokens),
+                hashes_from: 0,
+            }],
+            ..StepInput::default()
+        };
+        let plan = self.scheduler.step(&input).unwrap();
+        self.execute(&plan);
+    }
+
+    pub(super) fn execute(&self, plan: &[u8]) {
+        for worker in &self.workers {
+            worker.driver.begin_step(plan).unwrap();
+            worker.driver.end_step().unwrap();
+        }
+    }
+
+    pub(super) fn wait_for_saves(&self) {
+        for worker in &self.workers {
+            eventually("saves end", || worker.driver.is_idle());
+        }
+    }
+
+    /// A load of all that is promised; the plan of its step.
+    pub(super) fn order(&self, request: &str, tables: &[Vec<u32>], tokens: u64) -> Vec<u8> {
+        let promised = self.lookup(request, tokens, 0).tokens.unwrap();
+        assert!(promised > 0, "nothing is promised");
+        self.scheduler.allocated(request, tables, promised).unwrap();
+        self.scheduler.step(&StepInput::default()).unwrap()
+    }
+}
+
+impl Worker {
+    fn new(config: &EngineConfig, rank: Rank, remote: Fake) -> Self {
+        let mut regions = Vec::new();
+        let mut layers = Vec::new();
+        for group in 0..config.groups.len() {
+            for layer in ["b", "a"] {
+                let length = usize::try_from(BLOCKS * STRIDE).unwrap();
+                let region = Region::allocate(length).unwrap();
+                // Two runs with a hole between them: contents are 96 of 128 bytes.
+                let run = |offset_bytes, length_bytes| BlockRun {
+                    region: Arc::clone(&region),
+                    offset_bytes,
+                    block_stride_bytes: STRIDE,
+                    length_bytes,
+                };
+                layers.push(LayerMemory {
+                    name: format!("{layer}{group}"),
+                    group,
+                    format: "bytes".into(),
+                    num_blocks: BLOCKS,
+                    runs: vec![run(0, 32), run(48, BLOCK_BYTES - 32)],
+                });
+                regions.push(region);
+            }
+        }
+        let config = EngineConfig {
+            rank,
+            ..config.clone()
+        };
+        let client = remote.clone();
+        let driver = WorkerDriver::start_with(&config, layers, |_| Ok(client)).unwrap();
+        Self {
+            driver,
+            remote,
+            regions,
+        }
+    }
+
+    /// Fills all memory, holes included.
+    pub(super) fn fill(&self, seed: u8) {
+        for (layer, region) in self.regions.iter().enumerate() {
+            let byte = |at: usize| {
+                let mixed = at.wrapping_mul(31).wrapping_add(layer * 17);
+                u8::try_from(mixed % 251).unwrap() ^ seed
+            };
+            let bytes: Vec<u8> = (0..region.length_bytes()).map(byte).collect();
+            Lent::new(Segments::whole(region))
+                .copy_from(&bytes)
+                .unwrap();
+        }
+    }
+
+    /// The bytes of one block of a group, both layers, holes left out.
+    pub(super) fn block(&self, group: usize, block: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for region in &self.regions[2 * group..2 * group + 2] {
+            let mut all = vec![0; region.length_bytes()];
+            Segments::whole(region).copy_to(&mut all).unwrap();
+            let start = usize::try_from(u64::from(block) * STRIDE).unwrap();
+            bytes.extend_from_slice(&all[start..start + 32]);
+            bytes.extend_from_slice(&all[start + 48..start + 112]);
+        }
+        bytes
+    }
+
+    pub(super) fn memory(&self) -> Vec<Vec<u8>> {
+        let bytes = |region: &Arc<Region>| {
+            let mut all = vec![0; region.length_bytes()];
+            Segments::whole(region).copy_to(&mut all).unwrap();
+            all
+        };
+        self.regions.iter().map(bytes).collect()
+    }
+
+    /// Collects until `request` is reported: the finished and the failed, and invalid blocks.
+    pub(super) fn outcome(&self, request: &str) -> (Vec<String>, Vec<String>, Vec<u32>) {
+        let collected = parking_lot::Mutex::new((Vec::new(), Vec::new(), Vec::new()));
+        eventually("a load is reported", || {
+            let results = self.driver.poll().unwrap();
+            assert!(results.finished_sending.is_empty());
+            let mut all = collected.lock();
+            all.0.extend(results.finished_recving);
+            all.1.extend(results.failed_recving);
+            all.2.extend(self.driver.take_invalid_blocks().unwrap());
+            all.0.iter().any(|name| name == request)
+        });
+        collected.into_inner()
+    }
+
+    pub(super) fn assert_nothing_more(&self) {
+        let results = self.driver.poll().unwrap();
+        assert!(results.finished_recving.is_empty() && results.failed_recving.is_empty());
+        assert!(self.driver.take_invalid_blocks().unwrap().is_empty());
+    }
+}
+
+pub(super) fn hashes(tokens: u64) -> Vec<Vec<u8>> {
+    (0..tokens / 4)
+        .map(|unit| vec![u8::try_from(unit).unwrap(), 7])
+        .collect()
+}
+
+pub(super) fn parked(plan: &[u8]) -> bool {
+    StepPlan::decode(plan).unwrap().loads[0].parked
+}

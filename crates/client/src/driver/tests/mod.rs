@@ -1,0 +1,9 @@
+//! Both drivers over block memory of their own and a store in memory, with faults injected through
+//! the interface that production uses.
+
+mod config;
+mod engine;
+mod failures;
+mod fake;
+mod saves;
+mod transfers;
