@@ -1,0 +1,16 @@
+//! A promise leaves a token to compute, parks the request, and is not repeated after it was broken.
+
+use crate::request::Request;
+
+pub(crate) fn check(request: &Request, local: u64, external: u64, parked: bool) {
+    let name = &request.name;
+    assert_eq!(parked, external > 0, "{name}: every load here is parked");
+    assert!(
+        local + external < request.text.len(),
+        "{name}: the last token must be computed"
+    );
+    assert!(
+        external == 0 || !request.failed_before,
+        "{name}: a hit that failed was offered again"
+    );
+}

@@ -1,0 +1,14 @@
+//! The invariants that are checked after every event.
+
+use crate::invariants::free_memory;
+use crate::world::World;
+
+/// Checks the machines and the memory between them.
+pub(crate) fn check(world: &World) {
+    world.root.check_invariants();
+    let free = world.free.iter().copied().collect();
+    for rank in &world.ranks {
+        rank.root.check_invariants();
+        free_memory::check(&free, rank);
+    }
+}
