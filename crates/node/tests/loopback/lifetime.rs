@@ -158,6 +158,8 @@ async fn an_idle_node_ends_and_a_used_one_does_not() {
         .call(Kind::Ping, |body| Ping { nonce: 1 }.encode(body), &[])
         .await;
     assert_eq!(reply.header.kind, Kind::PingAnswer);
+    // It still takes new ones as well.
+    drop(Client::connect(node.address()).await);
     drop(client);
     let reason = timeout(PATIENCE, node.wait())
         .await
