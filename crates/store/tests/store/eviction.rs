@@ -180,6 +180,37 @@ fn store_full_of_leases_refuses_until_they_end() {
     store.check_invariants();
 }
 
+#[test]
+fn probation_grows_until_what_comes_back_late_is_still_there() {
+    let store = store(CAPACITY);
+    let (length, fits) = (20_000, CAPACITY / 21_000);
+    // A full main queue that nobody asks for any more.
+    for key in 0..fits {
+        put(&store, key, 1, length, T0).expect("room");
+        assert!(get(&store, key, T0).is_some());
+    }
+    // Each object is asked for once more, after as many others as fill 40 % of the store.
+    let (first, late, rounds) = (10_000, fits * 4 / 10, 10 * fits);
+    let mut hits = 0;
+    for round in 0..rounds {
+        put(&store, first + round, 1, length, T0).expect("room");
+        let Some(asked) = round.checked_sub(late) else {
+            continue;
+        };
+        if store.pin(&id(first + asked), None, T0).is_some() {
+            hits += u64::from(round > rounds / 2);
+        } else {
+            put(&store, first + asked, 1, length, T0).expect("room");
+        }
+    }
+    assert!(
+        hits * 10 > rounds / 2 * 9,
+        "{hits} of {} came back to a hit",
+        rounds / 2
+    );
+    store.check_invariants();
+}
+
 /// The hit rate of an LRU of `capacity` bytes that loses nothing to rounding.
 fn lru_hits(trace: &[(u64, u64)], capacity: u64) -> usize {
     let (mut last_use, mut order) = (HashMap::new(), BTreeMap::new());
