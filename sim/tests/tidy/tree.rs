@@ -33,11 +33,22 @@ impl Source {
         (1..).zip(self.text.lines())
     }
 
-    /// The lines of shipped Rust code: without comments, and without the tests, which stand last.
+    /// The lines of shipped Rust code: without comments, and without items that only tests have.
     pub(crate) fn code(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.lines()
-            .take_while(|(_, line)| !line.starts_with("#[cfg(test)]"))
-            .map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
+        let mut in_test_item = false;
+        self.lines().filter_map(move |(number, line)| {
+            if line.starts_with("#[cfg(test)]") {
+                in_test_item = true;
+                return None;
+            }
+            if in_test_item {
+                // rustfmt ends an item at the left margin, with its brace or its semicolon.
+                let ends = line.starts_with('}') || !line.starts_with(' ') && line.ends_with(';');
+                in_test_item = !ends;
+                return None;
+            }
+            Some((number, line.split("//").next().unwrap_or_default()))
+        })
     }
 }
 
@@ -114,11 +125,12 @@ fn words_are_found_whole() {
 }
 
 #[test]
-fn code_leaves_out_comments_and_tests() {
-    let text = "use a; // std::fs\n//! std::fs\nfn f() {}\n#[cfg(test)]\nmod tests {}\n";
+fn code_leaves_out_comments_and_what_only_tests_have() {
+    let text = "use a; // std::fs\n//! std::fs\n#[cfg(test)]\nmod one;\nfn f() {}\n\
+                #[cfg(test)]\nmod two {\n    use b;\n}\nfn g() {}\n";
     let sample = Source::sample("a.rs", text);
     let code: Vec<&str> = sample.code().map(|(_, line)| line).collect();
-    assert_eq!(code, ["use a; ", "", "fn f() {}"]);
+    assert_eq!(code, ["use a; ", "", "fn f() {}", "fn g() {}"]);
 }
 
 #[test]
