@@ -99,6 +99,8 @@ pub(crate) enum Lookup {
 pub(crate) struct Load {
     pub(crate) id: LoadId,
     pub(crate) parked: bool,
+    /// A plan has told the workers: no news before that can be its own.
+    pub(crate) sent: bool,
     pub(crate) book: LeaseBook,
     /// A rank has failed; kept until all ranks are done.
     pub(crate) failed: bool,

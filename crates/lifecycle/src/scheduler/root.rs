@@ -245,7 +245,7 @@ impl SchedulerRoot {
             let Some(load) = &mut entry.load else {
                 continue;
             };
-            if load.blocks.iter().any(|block| invalid.contains(block)) {
+            if load.sent && load.blocks.iter().any(|block| invalid.contains(block)) {
                 load.failed = true;
                 entry.quarantined = true;
                 if !load.parked {
@@ -254,7 +254,8 @@ impl SchedulerRoot {
             }
         }
         for (_, load) in &mut self.draining {
-            load.failed |= load.blocks.iter().any(|block| invalid.contains(block));
+            let hit = load.blocks.iter().any(|block| invalid.contains(block));
+            load.failed |= load.sent && hit;
         }
         for load in closed {
             self.close(load);
@@ -262,22 +263,27 @@ impl SchedulerRoot {
     }
 
     fn mark_failed(&mut self, request: &str) {
-        if let Some((_, load)) = self.draining.iter_mut().find(|(name, _)| name == request) {
-            load.failed = true;
+        if let Some(at) = self.drains(request) {
+            self.draining[at].1.failed = true;
         } else if let Some(entry) = self.entries.get_mut(request)
-            && let Some(load) = &mut entry.load
+            && let Some(load) = entry.load.as_mut().filter(|load| load.sent)
         {
             load.failed = true;
             entry.quarantined = true;
         }
     }
 
+    /// The load of an ended request that news of this name are about.
+    fn drains(&self, request: &str) -> Option<usize> {
+        let named = |(name, load): &(String, Load)| name == request && load.sent;
+        self.draining.iter().position(named)
+    }
+
     fn all_ranks_finished(&mut self, request: &str) {
-        let drained = self.draining.iter().position(|(name, _)| name == request);
-        let load = match drained {
+        let load = match self.drains(request) {
             Some(at) => Some(self.draining.remove(at).1),
             None => match self.entries.get_mut(request) {
-                Some(entry) => entry.load.take_if(|load| load.parked),
+                Some(entry) => entry.load.take_if(|load| load.parked && load.sent),
                 None => None,
             },
         };
@@ -290,7 +296,7 @@ impl SchedulerRoot {
     fn rank_finished(&mut self, id: LoadId, rank: u32, failed: bool) {
         let ranks = self.ranks;
         let report = |load: &mut Load| {
-            let first = rank < ranks && !load.reports.contains_key(&rank);
+            let first = load.sent && rank < ranks && !load.reports.contains_key(&rank);
             if first {
                 load.reports.insert(rank, failed);
                 load.failed |= failed;

@@ -135,6 +135,7 @@ impl SchedulerRoot {
         let load = Load {
             id,
             parked,
+            sent: false,
             book: hit.book,
             failed: false,
             reports: std::collections::BTreeMap::new(),
@@ -223,6 +224,7 @@ impl SchedulerRoot {
         if self.orders.iter().any(|order| !order.parked) {
             self.saves_from = self.step + self.config.steps_in_flight;
         }
+        self.mark_sent();
         let mut saves = Vec::new();
         if self.config.saves {
             for scheduled in &input.scheduled {
@@ -236,6 +238,17 @@ impl SchedulerRoot {
             cancels: std::mem::take(&mut self.cancels),
             preempted: std::mem::take(&mut self.preempted),
             saves,
+        }
+    }
+
+    fn mark_sent(&mut self) {
+        for order in &self.orders {
+            let entry = self.entries.get_mut(&order.request);
+            let current = entry.and_then(|entry| entry.load.as_mut());
+            let draining = self.draining.iter_mut().map(|(_, load)| load);
+            for load in current.into_iter().chain(draining) {
+                load.sent |= load.id == order.load;
+            }
         }
     }
 

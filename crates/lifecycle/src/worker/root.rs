@@ -307,31 +307,45 @@ impl WorkerRoot {
         self.settle_if_drained(id);
     }
 
+    /// Parts that one load may have in flight: half of all, so that no load stops the others.
+    fn share(&self) -> usize {
+        self.config.limits.in_flight.div_ceil(2)
+    }
+
     /// Issues parts while there is room, one load after the other.
     fn pump(&mut self) {
-        while self.in_flight < self.config.limits.in_flight {
+        let share = self.share();
+        let mut passed = 0;
+        while self.in_flight < self.config.limits.in_flight && passed < self.turns.len() {
             let Some(id) = self.turns.pop_front() else {
                 return;
             };
             let Some(load) = self.loads.get_mut(&id) else {
                 continue;
             };
-            let Some(part) = load.ready.pop_front() else {
+            if load.ready.is_empty() {
                 continue;
-            };
-            self.queued -= 1;
-            self.in_flight += 1;
-            self.commands.push_back(WorkerCommand::Fetch(Fetch {
-                load: id,
-                part: part.number,
-                group: part.group,
-                key: part.key,
-                lease: part.lease,
-                destinations: part.destinations.clone(),
-                deadline: load.deadline,
-            }));
-            load.in_flight.insert(part.number, part);
+            }
             self.turns.push_back(id);
+            if load.in_flight.len() >= share {
+                passed += 1;
+                continue;
+            }
+            passed = 0;
+            if let Some(part) = load.ready.pop_front() {
+                self.queued -= 1;
+                self.in_flight += 1;
+                self.commands.push_back(WorkerCommand::Fetch(Fetch {
+                    load: id,
+                    part: part.number,
+                    group: part.group,
+                    key: part.key,
+                    lease: part.lease,
+                    destinations: part.destinations.clone(),
+                    deadline: load.deadline,
+                }));
+                load.in_flight.insert(part.number, part);
+            }
         }
     }
 
@@ -408,10 +422,10 @@ impl WorkerRoot {
             }
         }
         let idle = self.in_flight < self.config.limits.in_flight;
-        let waits = self
-            .loads
-            .values()
-            .any(|load| load.stage == Stage::Moving && !load.ready.is_empty());
+        let waits = self.loads.values().any(|load| {
+            let room = load.in_flight.len() < self.share();
+            load.stage == Stage::Moving && !load.ready.is_empty() && room
+        });
         assert!(!(idle && waits), "a part waits although there is room");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use tessera_lifecycle::plan::needed;
 use tessera_lifecycle::scheduler::{LookupInput, ScheduledRequest, StepInput};
+use tessera_lifecycle::worker::TransferResults;
 use tessera_lifecycle::{GroupKind, LayoutClass, StepPlan};
 
 use crate::store::Tag;
@@ -30,7 +31,7 @@ pub(crate) struct Request {
 
 /// What one step did, until the engine looks at it.
 pub(crate) struct StepOutput {
-    reports: Vec<(usize, Vec<String>, Vec<String>, Vec<u32>)>,
+    reports: Vec<(TransferResults, Vec<u32>)>,
     /// Requests that computed over a bad block.
     bad: BTreeSet<String>,
 }
@@ -310,12 +311,7 @@ impl World {
             }
             let (results, invalid) = self.workers[index].poll();
             assert!(results.finished_sending.is_empty());
-            reports.push((
-                index,
-                results.finished_recving,
-                results.failed_recving,
-                invalid,
-            ));
+            reports.push((results, invalid));
         }
         StepOutput { reports, bad }
     }
@@ -411,10 +407,10 @@ impl World {
     pub(crate) fn process(&mut self, output: StepOutput) {
         let ranks = self.workers.len();
         let (mut finished, mut invalid) = (Vec::new(), BTreeSet::new());
-        for (_, done, failed, blocks) in output.reports {
-            self.failed.extend(failed);
+        for (results, blocks) in output.reports {
+            self.failed.extend(results.failed_recving);
             invalid.extend(blocks);
-            for name in done {
+            for name in results.finished_recving {
                 let count = self.received.entry(name.clone()).or_default();
                 *count += 1;
                 assert!(*count <= ranks, "{name} is reported twice by a rank");

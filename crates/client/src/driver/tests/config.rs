@@ -33,7 +33,8 @@ fn a_whole_document_is_read() {
 
 #[test]
 fn what_is_unknown_missing_or_wrong_is_refused_by_name() {
-    let cases: [(&str, fn(&mut serde_json::Value)); 7] = [
+    type Change = fn(&mut serde_json::Value);
+    let cases: [(&str, Change); 7] = [
         ("colour", |json| json["colour"] = 1.into()),
         ("colour", |json| json["groups"][0]["colour"] = 1.into()),
         ("colour", |json| json["options"]["colour"] = 1.into()),
@@ -41,10 +42,10 @@ fn what_is_unknown_missing_or_wrong_is_refused_by_name() {
             json["namespace"].as_object_mut().unwrap().remove("dtype");
         }),
         ("64 hexadecimal digits", |json| {
-            json["namespace"]["layout_fingerprint"] = "ab".into()
+            json["namespace"]["layout_fingerprint"] = "ab".into();
         }),
         ("hexadecimal", |json| {
-            json["namespace"]["weights"] = "xyz".into()
+            json["namespace"]["weights"] = "xyz".into();
         }),
         ("hash_tokens", |json| json["hash_tokens"] = 0.into()),
     ];

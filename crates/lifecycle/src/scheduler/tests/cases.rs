@@ -140,7 +140,7 @@ fn an_untaken_promise_is_given_back_on_every_path() {
     let ends: [(&str, End); 5] = [
         ("finish", |scene| scene.finish("a")),
         ("no external tokens", |scene| {
-            scene.allocated("a", 0).unwrap()
+            scene.allocated("a", 0).unwrap();
         }),
         ("preemption", |scene| {
             scene.step(&StepInput {
@@ -256,6 +256,36 @@ fn l09_a_late_failure_changes_nothing_for_a_finished_or_replaced_request() {
     scene.output(&["a"], &["a"], &[]);
     assert_eq!(scene.lookup("a", 33, 0).tokens, Some(32));
     assert_eq!(scene.root.counters().late_completions, 2);
+}
+
+#[test]
+fn news_that_come_before_a_load_was_ordered_are_not_its_own() {
+    let mut scene = Scene::full(LoadMode::Async);
+    assert_eq!(scene.promised("a", 33, 0), Some(32));
+    scene.allocated("a", 32).unwrap();
+    let load = crate::LoadId {
+        request: crate::RequestKey(1),
+        attempt: crate::Attempt(1),
+    };
+    let (rank, failed) = (0, true);
+    let early = SchedulerEvent::RankFinished { load, rank, failed };
+    scene.root.handle_event(scene.now, early);
+    scene.output(&["a"], &["a"], &[1, 2]);
+    assert_eq!(
+        (scene.leased(), scene.root.counters().late_completions),
+        (4, 2)
+    );
+    assert_eq!(scene.step(&StepInput::default()).loads[0].load, load);
+    scene.output(&["a"], &[], &[]);
+    let counters = scene.root.counters();
+    assert_eq!(
+        (
+            scene.leased(),
+            counters.loads_succeeded,
+            counters.loads_failed
+        ),
+        (0, 1, 0)
+    );
 }
 
 #[test]

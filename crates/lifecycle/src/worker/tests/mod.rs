@@ -1,1 +1,5 @@
-//! Tests.
+//! The worker's machine: named cases, and random histories that must come to their end.
+
+mod cases;
+mod random;
+mod scene;
