@@ -232,6 +232,21 @@ async fn a_trickling_peer_does_not_extend_the_deadline() {
 }
 
 #[tokio::test]
+async fn a_receive_past_its_deadline_stops_though_all_bytes_are_there() {
+    let (mut peer, (_sender, mut receiver)) = raw().await;
+    let bytes = encoded(Kind::GetAnswer, 1, &[], &[1; 1 << 20]);
+    timeout(Duration::from_secs(10), peer.write_all(&bytes))
+        .await
+        .expect("it fits")
+        .unwrap();
+    receiver.header(far()).await.unwrap();
+    receiver.body(far()).await.unwrap();
+    let mut lent = Lent::new(scattered(1 << 20));
+    let ended = receiver.payload_scatter(&mut lent, Instant::now()).await;
+    assert!(matches!(ended, Err(LinkError::Deadline)), "{ended:?}");
+}
+
+#[tokio::test]
 async fn each_part_of_a_frame_has_a_deadline() {
     let whole = encoded(Kind::GetAnswer, 1, &[1; 40], &[2; 50]);
     for sent in [0, 1, 63, 64, 80, 103, 104, 153] {

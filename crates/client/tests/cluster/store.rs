@@ -1,5 +1,7 @@
 //! Saves: whole payloads from scattered memory, and sources that come back when nothing reads them.
 
+use std::time::Duration;
+
 use tessera_client::{Cluster, Segments, StoreOutcome};
 use tessera_proto::Kind;
 use tessera_proto::message::{Put, PutAnswer, PutStatus, Refusal, Refused};
@@ -104,6 +106,7 @@ async fn a_node_that_does_not_read_ends_a_store_at_its_deadline() {
     let fake = Fake::start().await;
     let (cluster, mut peer) = fake.connected().await;
     let object = Object::new(1, 16 << 20);
+    let started = Instant::now();
     let storing = store(&object, &cluster, soon());
     peer.request().await;
     let (outcome, source) = must(storing).await.unwrap();
@@ -111,6 +114,7 @@ async fn a_node_that_does_not_read_ends_a_store_at_its_deadline() {
         (outcome, source.length_bytes()),
         (StoreOutcome::Deadline, 16 << 20)
     );
+    assert!(started.elapsed() < Duration::from_secs(3));
     let mut again = fake.accept_again(&cluster).await;
     let small = Object::new(2, 100);
     let storing = store(&small, &cluster, far());
