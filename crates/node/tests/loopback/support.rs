@@ -61,9 +61,11 @@ pub(crate) async fn until_stat(node: &RunningNode, name: &str, value: u64) {
 
 /// An object of `length` bytes, all different for different seeds.
 pub(crate) fn object(seed: u64, length: usize) -> (ObjectHeader, Vec<u8>) {
-    let bytes: Vec<u8> = (0..length as u64)
-        .map(|at| (at.wrapping_mul(0x9e37_79b9).wrapping_add(seed * 7919) >> 8).to_le_bytes()[0])
-        .collect();
+    let mut bytes = vec![0; length];
+    for (at, word) in bytes.chunks_mut(8).enumerate() {
+        let mixed = (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (seed + 1);
+        word.copy_from_slice(&mixed.to_le_bytes()[..word.len()]);
+    }
     let mut key = [0; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     let header = ObjectHeader {
