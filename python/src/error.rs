@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use tessera_client::driver::{DriverError, StartError};
+use tessera_client::layout::LayoutError;
 use tessera_client::local::LocalError;
 use tessera_client::options::OptionError;
 use tessera_client::weights::WeightsError;
@@ -79,12 +80,17 @@ pub(crate) trait Raise: std::fmt::Display {
 
     /// The exception.
     fn raise(&self, py: Python<'_>) -> PyErr {
-        let index = KINDS.iter().position(|(kind, ..)| *kind == self.kind());
-        let exception = index.and_then(|index| EXCEPTIONS.get(py)?.get(index));
-        match exception {
-            Some(exception) => PyErr::from_type(exception.bind(py).clone(), self.to_string()),
-            None => PyRuntimeError::new_err(self.to_string()),
-        }
+        raise(py, self.kind(), self.to_string())
+    }
+}
+
+/// The exception of a kind, with a message.
+pub(crate) fn raise(py: Python<'_>, kind: ErrorKind, message: String) -> PyErr {
+    let index = KINDS.iter().position(|(other, ..)| *other == kind);
+    let exception = index.and_then(|index| EXCEPTIONS.get(py)?.get(index));
+    match exception {
+        Some(exception) => PyErr::from_type(exception.bind(py).clone(), message),
+        None => PyRuntimeError::new_err(message),
     }
 }
 
@@ -105,6 +111,12 @@ impl Raise for StartError {
 }
 
 impl Raise for MemoryError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Layout
+    }
+}
+
+impl Raise for LayoutError {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Layout
     }

@@ -4,6 +4,7 @@
 //! and errors and decides nothing; the interpreter is released in everything that can wait. This is
 //! the only place where an address that came from Python becomes memory ([`memory`]).
 
+mod block_copy;
 mod error;
 mod memory;
 mod options;
@@ -47,6 +48,7 @@ fn metric_names() -> Vec<&'static str> {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::register(module)?;
+    module.add_class::<block_copy::BlockCopier>()?;
     module.add_class::<options::Options>()?;
     module.add_class::<scheduler::Scheduler>()?;
     module.add_class::<worker::Worker>()?;

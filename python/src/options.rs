@@ -38,6 +38,12 @@ impl Options {
         &self.parsed.model_revision
     }
 
+    /// Whether a worker checks its addressing at start.
+    #[getter]
+    fn self_test(&self) -> bool {
+        self.parsed.self_test
+    }
+
     /// Whether the tokens of a failed load are computed, whatever the engine's policy.
     #[getter]
     fn recompute(&self) -> bool {

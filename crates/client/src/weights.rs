@@ -1,8 +1,8 @@
 //! A fingerprint of the weights in a local model folder.
 //!
 //! Called once per process at engine start, where the model is a folder and not the id of a hub with
-//! a revision. Names, sizes, the complete safetensors headers and one page of every tensor are
-//! hashed: cheap beside loading the weights, equal for equal folders wherever they lie, and different
+//! a revision. The model's configuration, and names, sizes, the complete safetensors headers and one
+//! page of every tensor are hashed: cheap beside loading the weights, equal for equal folders wherever they lie, and different
 //! as soon as a tensor was trained, quantized, renamed or resized. The invariant: equal folders give
 //! equal fingerprints on every machine; nothing but file contents and names takes part.
 
@@ -18,6 +18,19 @@ const DOMAIN: &[u8] = b"tessera weights v1";
 
 /// Endings of files that hold weights.
 const ENDINGS: [&str; 6] = ["safetensors", "bin", "pt", "pth", "gguf", "npz"];
+
+/// Files that say how the weights are used. Others, such as a tokenizer's, change no cache.
+const CONFIGURATIONS: [&str; 6] = [
+    "config.json",
+    "hf_quant_config.json",
+    "model_config.json",
+    "params.json",
+    "quantization_config.json",
+    "quantize_config.json",
+];
+
+/// The longest configuration that is read, in bytes.
+const CONFIGURATION_BYTES_MAX: u64 = 64 << 20;
 
 /// Bytes read of a sample.
 const PAGE_BYTES: u64 = 4096;
@@ -41,7 +54,7 @@ pub enum WeightsError {
     )]
     NoWeights(PathBuf),
     /// A file that does not hold what its name says.
-    #[error("{path} is not a whole safetensors file ({what}); download the model again")]
+    #[error("{path} is not what its name says ({what}); download the model again")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -70,6 +83,13 @@ pub fn fingerprint(folder: &Path) -> Result<[u8; 32], WeightsError> {
     }
     let mut hash = blake3::Hasher::new();
     hash.update(DOMAIN);
+    for name in CONFIGURATIONS {
+        let path = folder.join(name);
+        if path.is_file() {
+            framed(&mut hash, name.as_bytes());
+            framed(&mut hash, &WeightFile::open(path)?.whole()?);
+        }
+    }
     for (name, path) in files {
         let file = WeightFile::open(path)?;
         framed(&mut hash, name.as_bytes());
@@ -158,6 +178,14 @@ impl WeightFile {
             path: self.path.clone(),
             what,
         }
+    }
+
+    /// All bytes of a small file.
+    fn whole(&self) -> Result<Vec<u8>, WeightsError> {
+        if self.length_bytes > CONFIGURATION_BYTES_MAX {
+            return Err(self.damaged("its configuration is too long"));
+        }
+        self.read(0, self.length_bytes)
     }
 
     /// The JSON header of a safetensors file.
@@ -280,6 +308,8 @@ mod tests {
             print(&[("x.safetensors", &[&file[..], &[0]].concat())]),
             print(&[("x.safetensors", &file), ("y.safetensors", &file)]),
             print(&[("x.bin", &file)]),
+            print(&[("x.safetensors", &file), ("config.json", b"{}")]),
+            print(&[("x.safetensors", &file), ("config.json", b"{ }")]),
         ];
         for (index, one) in prints.iter().enumerate() {
             assert!(

@@ -13,26 +13,28 @@ from typing import Any
 from tessera_kv import _native
 from tessera_kv.vllm import layout
 from tessera_kv.vllm.data import Document, TesseraMetadata
+from tessera_kv.vllm.self_test import self_test
 
 
 class TesseraWorker:
     """The hooks of a worker, in the order of a step."""
 
-    def __init__(self, document: Document, kv_cache_config: Any) -> None:
+    def __init__(self, document: Document, kv_cache_config: Any, self_test: bool) -> None:
         """Keep what is needed to register block memory; nothing runs before that."""
-        self._document = document
+        self._document = json.dumps(document)
         self._kv_cache_config = kv_cache_config
+        self._self_test = self_test
         self._native: _native.Worker | None = None
 
     def register(self, kv_caches: Mapping[str, Any]) -> None:
         """Start the native worker on the engine's block memory."""
+        layers = layout.layers(kv_caches, self._kv_cache_config)
+        num_blocks = self._kv_cache_config.num_blocks
         # The native part holds the tensors for as long as anything may still touch their memory.
-        self._native = _native.Worker(
-            json.dumps(self._document),
-            json.dumps(layout.layers(kv_caches, self._kv_cache_config)),
-            self._kv_cache_config.num_blocks,
-            list(kv_caches.values()),
-        )
+        memory = (self._document, json.dumps(layers), num_blocks, list(kv_caches.values()))
+        if self._self_test:
+            self_test(_native.BlockCopier(*memory), layers, kv_caches, num_blocks)
+        self._native = _native.Worker(*memory)
 
     @property
     def native(self) -> _native.Worker:
