@@ -4,6 +4,9 @@
 //! files. The property: a decoder never panics, and whatever it accepts encodes to the bytes that
 //! it accepted, so that no two byte strings mean the same message.
 
+use tessera_lifecycle::{
+    Attempt, ChunkHash, LeaseOrder, LoadId, LoadOrder, RequestKey, SaveOrder, StepPlan,
+};
 use tessera_proto::{Checksum, FRAME_HEADER_BYTES, FrameHeader, ObjectHeader, Reader, message};
 
 /// A decoder by name.
@@ -21,6 +24,7 @@ macro_rules! decoders {
         pub const DECODERS: &[Decoder] = &[
             Decoder { name: "FrameHeader", check: frame_header },
             Decoder { name: "ObjectHeader", check: object_header },
+            Decoder { name: "StepPlan", check: step_plan },
             $(Decoder {
                 name: stringify!($message),
                 check: |body| {
@@ -88,4 +92,52 @@ fn object_header(bytes: &[u8]) {
         header.encode(&mut encoded);
         assert!(bytes.starts_with(&encoded), "{header:?}");
     }
+}
+
+/// A plan's numbers may be written in more than one way, so only its meaning must survive.
+fn step_plan(bytes: &[u8]) {
+    if let Ok(plan) = StepPlan::decode(bytes) {
+        assert_eq!(StepPlan::decode(&plan.encode()).as_ref(), Ok(&plan));
+    }
+}
+
+/// A plan with something in every field, as a seed.
+#[must_use]
+pub fn sample_plan() -> Vec<u8> {
+    let hash = || ChunkHash::new(&[7; 32]).into_iter().collect();
+    let id = LoadId {
+        request: RequestKey(1),
+        attempt: Attempt(2),
+    };
+    let load = LoadOrder {
+        request: "request".to_owned(),
+        load: id,
+        parked: true,
+        computed: 128,
+        limit: 256,
+        boundary: 256,
+        tables: vec![vec![1, 2], vec![0, 3]],
+        hashes: hash(),
+        leases: vec![LeaseOrder {
+            node: 1,
+            incarnation: 2,
+            lease: 3,
+        }],
+        lease_of: vec![0, 0],
+        timeout_ms: 1_000,
+    };
+    let saves = ChunkHash::new(&[9; 8]).map(|hash| SaveOrder {
+        group: 1,
+        hash,
+        blocks: vec![4, 5],
+    });
+    let plan = StepPlan {
+        incarnation: 5,
+        step: 6,
+        loads: vec![load],
+        cancels: vec![id],
+        preempted: vec![id],
+        saves: saves.into_iter().collect(),
+    };
+    plan.encode()
 }

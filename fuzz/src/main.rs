@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
-use tessera_fuzz::{DECODERS, check, choose, input_for};
+use tessera_fuzz::{DECODERS, check, choose, input_for, sample_plan};
 
 /// Coverage as libFuzzer reads it: counters, a table of places, and the operands of comparisons.
 const COVERAGE: [&str; 6] = [
@@ -103,13 +103,15 @@ fn options() -> Result<Options> {
     Ok(options)
 }
 
-/// Writes every message and header of the golden files as an input, and counts them.
+/// Writes every message and header of the golden file, and a plan, as inputs; counts them.
 fn write_seeds(home: &Path, corpus: &Path) -> Result<usize> {
     fs::create_dir_all(corpus).context("creating fuzz/corpus")?;
     let path = home.join("../crates/proto/tests/golden/wire-v1.json");
     let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
     let golden: Golden = serde_json::from_slice(&text).context("reading the golden file")?;
-    let mut seeds = 0;
+    let plan = input_for("StepPlan", &sample_plan()).context("StepPlan is not fuzzed")?;
+    fs::write(corpus.join("sample-StepPlan"), plan).context("writing a seed")?;
+    let mut seeds = 1;
     for (number, frame) in golden.frames.iter().enumerate() {
         let (header, body) = (bytes(&frame.header)?, bytes(&frame.body)?);
         let object = (frame.message == "Put").then_some(("ObjectHeader", &body));

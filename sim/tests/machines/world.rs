@@ -131,7 +131,7 @@ impl World {
             0..12 => self.arrive(),
             12..45 => self.step(),
             45..80 => self.progress(),
-            80..92 => self.answer(),
+            80..92 => (0..=self.random.below(4)).for_each(|_| self.answer()),
             92..95 if self.faulty() => self.abort(),
             95..97 if self.faulty() => self.nodes.evict(&mut self.random),
             97 if self.faulty() && self.random.chance(20) => {
@@ -187,17 +187,19 @@ impl World {
     }
 
     fn progress(&mut self) {
-        let at = self.random.index(self.ranks.len());
         let faulty = self.faulty();
-        let Self {
-            random,
-            nodes,
-            coverage,
-            ..
-        } = self;
-        let stored = self.ranks[at].progress(random, nodes, faulty, coverage);
-        if let Some((save, payload)) = stored {
-            invariants::objects::check(&self.expected, &save, &payload);
+        for _ in 0..=self.random.below(4) {
+            let Self {
+                random,
+                nodes,
+                coverage,
+                ..
+            } = self;
+            let at = random.index(self.ranks.len());
+            let stored = self.ranks[at].progress(random, nodes, faulty, coverage);
+            if let Some((save, payload)) = stored {
+                invariants::objects::check(&self.expected, &save, &payload);
+            }
         }
     }
 
