@@ -409,7 +409,7 @@ const HEADING: &str = "\
 
 Options go into `kv_connector_extra_config` of vLLM's `--kv-transfer-config`. None is needed.
 
-```sh
+```text
 vllm serve MODEL --kv-transfer-config '{\"kv_connector\":\"TesseraConnector\",\"kv_role\":\"kv_both\",
   \"kv_connector_extra_config\":{\"nodes\":[\"127.0.0.1:7421\"]}}'
 ```
