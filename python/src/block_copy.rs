@@ -1,7 +1,7 @@
 //! Copies blocks the way objects travel: gathered as a payload, scattered into other blocks.
 //!
-//! Called by the connector's self-test at start and by the tests of all layouts. No node takes part,
-//! but the payload is built by the very layout that saves and loads use.
+//! Called by the connector's self-test at start and by the tests of all layouts. No node takes
+//! part, but the payload is built by the very layout that saves and loads use.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyBytes};

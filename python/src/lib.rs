@@ -1,8 +1,8 @@
 //! The native module `tessera_kv._native`: what the connector for vLLM calls.
 //!
-//! Called by `tessera_kv.vllm`. Imports the client and nothing below it. It translates Python values
-//! and errors and decides nothing; the interpreter is released in everything that can wait. This is
-//! the only place where an address that came from Python becomes memory ([`memory`]).
+//! Called by `tessera_kv.vllm`. Imports the client and nothing below it. It translates Python
+//! values and errors and decides nothing; the interpreter is released in everything that can wait.
+//! This is the only place where an address that came from Python becomes memory ([`memory`]).
 
 mod block_copy;
 mod error;

@@ -1,8 +1,8 @@
 //! Turns the description of the engine's block memory into layers that the client can address.
 //!
 //! Called once by [`crate::worker::Worker`]. The connector describes tensors by address, shape and
-//! stride; the client derives where each block lies. The invariant: a region lives no longer than the
-//! tensors it points into, because the worker that holds the regions also holds the tensors.
+//! stride; the client derives where each block lies. The invariant: a region lives no longer than
+//! the tensors it points into, because the worker that holds the regions also holds the tensors.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! What the documented commands leave running, ended for certain.
 //!
-//! Called by [`crate::documented`] only. Both values here end their processes when they are dropped,
-//! however the run ended.
+//! Called by [`crate::documented`] only. Both values here end their processes when they are
+//! dropped, however the run ended.
 
 use std::env;
 use std::fs;

@@ -1,10 +1,10 @@
 //! The options of the connector: what `kv_connector_extra_config` may hold.
 //!
-//! Called once at start by the Python connector with the JSON object as the user wrote it, and by the
-//! documentation test, which prints [`TABLE`] as `docs/configuration.md`. The table is the only
+//! Called once at start by the Python connector with the JSON object as the user wrote it, and by
+//! the documentation test, which prints [`TABLE`] as `docs/configuration.md`. The table is the only
 //! source of keys, types, ranges and defaults: parsing walks the same entries that are documented.
-//! The invariant: nothing is ignored. An unknown key, a wrong type or a value out of range stops the
-//! start with an error that names the right key, type or range.
+//! The invariant: nothing is ignored. An unknown key, a wrong type or a value out of range stops
+//! the start with an error that names the right key, type or range.
 
 mod reader;
 

@@ -1,10 +1,11 @@
 //! A fingerprint of the weights in a local model folder.
 //!
-//! Called once per process at engine start, where the model is a folder and not the id of a hub with
-//! a revision. The model's configuration, and names, sizes, the complete safetensors headers and one
-//! page of every tensor are hashed: cheap beside loading the weights, equal for equal folders wherever they lie, and different
-//! as soon as a tensor was trained, quantized, renamed or resized. The invariant: equal folders give
-//! equal fingerprints on every machine; nothing but file contents and names takes part.
+//! Called once per process at engine start, where the model is a folder and not the id of a hub
+//! with a revision. The model's configuration, and names, sizes, the complete safetensors headers
+//! and one page of every tensor are hashed: cheap beside loading the weights, equal for equal
+//! folders wherever they lie, and different as soon as a tensor was trained, quantized, renamed or
+//! resized. The invariant: equal folders give equal fingerprints on every machine; nothing but file
+//! contents and names takes part.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,8 +1,8 @@
 //! Everything that runs inside a cache node: listen, admit, serve, count.
 //!
-//! Called by the command line and by tests. May import: proto, transport, store. Never sees: client,
-//! lifecycle. Nothing that a client sends can stop the listener, make the node hold more than its
-//! limits say, or make it answer with bytes that were not verified.
+//! Called by the command line and by tests. May import: proto, transport, store. Never sees:
+//! client, lifecycle. Nothing that a client sends can stop the listener, make the node hold more
+//! than its limits say, or make it answer with bytes that were not verified.
 #![forbid(unsafe_code)]
 
 mod budget;

@@ -195,7 +195,8 @@ impl<'a> Reader<'a> {
     /// A framed text of at most `limit` bytes of UTF-8.
     ///
     /// # Errors
-    /// As for [`Reader::framed`], and [`DecodeError::Invalid`] with the first byte that is not UTF-8.
+    /// As for [`Reader::framed`], and [`DecodeError::Invalid`] with the first byte that is not
+    /// UTF-8.
     pub fn text(&mut self, field: &'static str, limit: u32) -> Result<String, DecodeError> {
         let bytes = self.framed(field, limit)?;
         match std::str::from_utf8(bytes) {

@@ -5,8 +5,8 @@
 //! where large transfers and direct disk I/O want it, and the header ends the extent, so that its
 //! place does not depend on the payload.
 //!
-//! A unit is 256 bytes up to an arena of 512 GiB, and doubles with it beyond. An extent of 64 KiB or
-//! more starts on a page of 4 KiB and fills pages, which loses at most 6 %; a smaller one takes
+//! A unit is 256 bytes up to an arena of 512 GiB, and doubles with it beyond. An extent of 64 KiB
+//! or more starts on a page of 4 KiB and fills pages, which loses at most 6 %; a smaller one takes
 //! whole units.
 
 use tessera_proto::OBJECT_HEADER_BYTES;

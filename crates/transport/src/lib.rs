@@ -4,10 +4,11 @@
 //! Invariants kept here:
 //! - every frame, in both directions, has an absolute deadline; a peer that trickles bytes does not
 //!   extend it;
-//! - a payload goes from and to its final memory without an intermediate copy (all but the few bytes
-//!   that a read for a header took along);
+//! - a payload goes from and to its final memory without an intermediate copy (all but the few
+//!   bytes that a read for a header took along);
 //! - a [`Lent`] destination is written only between the start and the end of one
-//!   [`Receiver::payload_scatter`] call, never later: the kernel holds no pointer between two reads;
+//!   [`Receiver::payload_scatter`] call, never later: the kernel holds no pointer between two
+//!   reads;
 //! - after an error in the middle of a frame the half of the link is broken and says so.
 
 mod address;

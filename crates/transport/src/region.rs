@@ -1,9 +1,9 @@
-//! Registered memory: a range that outlives every operation on it. The client registers the engine's
-//! block memory and its own staging memory; segments point into it.
+//! Registered memory: a range that outlives every operation on it. The client registers the
+//! engine's block memory and its own staging memory; segments point into it.
 //!
-//! Invariant: while an `Arc<Region>` lives, the range is mapped and does not move. Bytes in a region
-//! are written by the kernel, the engine and device copies behind the compiler's back, so no Rust
-//! reference to them outlives one copy, one checksum or one system call.
+//! Invariant: while an `Arc<Region>` lives, the range is mapped and does not move. Bytes in a
+//! region are written by the kernel, the engine and device copies behind the compiler's back, so no
+//! Rust reference to them outlives one copy, one checksum or one system call.
 
 use std::io;
 use std::ptr::{self, NonNull};

@@ -88,10 +88,12 @@ impl Segments {
         }
     }
 
-    /// Appends `length` bytes at `offset` of `region`. A range that continues the last one joins it.
+    /// Appends `length` bytes at `offset` of `region`. A range that continues the last one joins
+    /// it.
     ///
     /// # Errors
-    /// [`SegmentError::OutOfRegion`] when the range is not inside the region; the list is unchanged.
+    /// [`SegmentError::OutOfRegion`] when the range is not inside the region; the list is
+    /// unchanged.
     pub fn push(
         &mut self,
         region: &Arc<Region>,
@@ -157,7 +159,8 @@ impl Segments {
         let mut rest = to;
         for span in &self.spans {
             let (part, tail) = rest.split_at_mut(span.length);
-            // SAFETY: the span is mapped (its region is in `self.regions`) and `part` has its length.
+            // SAFETY: the span is mapped (its region is in `self.regions`) and `part` has its
+            // length.
             unsafe { std::ptr::copy_nonoverlapping(span.base, part.as_mut_ptr(), span.length) };
             rest = tail;
         }
@@ -182,8 +185,8 @@ impl Segments {
 /// The bytes of one span.
 ///
 /// # Safety
-/// The list that holds the span is alive, and the caller ends the reference before it gives the list
-/// away. Exclusion against writers is the duty of whoever registered the region.
+/// The list that holds the span is alive, and the caller ends the reference before it gives the
+/// list away. Exclusion against writers is the duty of whoever registered the region.
 pub(crate) unsafe fn span_bytes<'a>(span: &Span) -> &'a [u8] {
     // SAFETY: the span was checked against a region that the list keeps mapped.
     unsafe { std::slice::from_raw_parts(span.base, span.length) }
@@ -229,7 +232,8 @@ impl Lent {
         let mut rest = from;
         for span in &self.segments.spans {
             let (part, tail) = rest.split_at(span.length);
-            // SAFETY: the span is mapped, `part` has its length, and `&mut self` is the right to write.
+            // SAFETY: the span is mapped, `part` has its length, and `&mut self` is the right to
+            // write.
             unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), span.base, span.length) };
             rest = tail;
         }

@@ -11,9 +11,9 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
-/// Send and receive buffers of a TCP link, bytes; the system may grant less. Room for two objects of
-/// 1 MiB, so that neither side waits for the other inside one. A choice, not yet a measurement: on a
-/// loaded machine 512 KiB to 4 MiB could not be told apart.
+/// Send and receive buffers of a TCP link, bytes; the system may grant less. Room for two objects
+/// of 1 MiB, so that neither side waits for the other inside one. A choice, not yet a measurement:
+/// on a loaded machine 512 KiB to 4 MiB could not be told apart.
 const BUFFER_BYTES: usize = 2 << 20;
 
 /// Preferred congestion control. The default of many servers, bbr, paces loopback to two thirds.

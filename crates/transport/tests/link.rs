@@ -1,5 +1,5 @@
-//! Links over real sockets: whole frames, hostile peers, deadlines. The peers that misbehave are raw
-//! sockets; everything waits for a condition with a bound, never for time to pass.
+//! Links over real sockets: whole frames, hostile peers, deadlines. The peers that misbehave are
+//! raw sockets; everything waits for a condition with a bound, never for time to pass.
 
 use std::sync::Arc;
 use std::time::Duration;

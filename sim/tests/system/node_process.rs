@@ -87,8 +87,8 @@ impl NodeProcess {
         Cluster::start(config, &Handle::current())
     }
 
-    /// Flips one bit of every copy of `needle`, eight bytes aligned, in the memory of the process, as failing memory
-    /// would, and says how many there were.
+    /// Flips one bit of every copy of `needle`, eight bytes aligned, in the memory of the process,
+    /// as failing memory would, and says how many there were.
     pub(crate) fn flip_bit(&self, needle: &[u8]) -> usize {
         let proc = format!("/proc/{}", self.child.id());
         let maps = fs::read_to_string(format!("{proc}/maps")).expect("the maps of our child");

@@ -1,8 +1,8 @@
 //! The objects that the bench moves: 512 MiB of blocks in registered memory, named so that every
 //! write is of a new object, with checksums that were computed before anything is measured.
 //!
-//! Called by the wire family. A connector computes an object's checksum while it gathers the blocks,
-//! so the cost of a save on the wire is what is measured here, and not that.
+//! Called by the wire family. A connector computes an object's checksum while it gathers the
+//! blocks, so the cost of a save on the wire is what is measured here, and not that.
 
 use std::sync::Arc;
 

@@ -7,7 +7,8 @@ use super::{report, store, wire};
 use crate::args::{BenchArguments, Family};
 
 /// Prints a table, and with `--json` the rows as the last line.
-/// A row below what this release must hold is marked, and is no error: this machine may be the cause.
+/// A row below what this release must hold is marked, and is no error: this machine may be the
+/// cause.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     let wanted = |family| arguments.only.is_none_or(|only| only == family);
     let mut total = 0;

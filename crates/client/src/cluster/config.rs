@@ -15,8 +15,8 @@ pub struct ClusterConfig {
     pub connections_per_node: usize,
     /// For the socket and the handshake of one connection together.
     pub connect_timeout: Duration,
-    /// For the header and the body of an answer once its first byte is there, and for the payload of
-    /// an answer that nobody waits for.
+    /// For the header and the body of an answer once its first byte is there, and for the payload
+    /// of an answer that nobody waits for.
     pub frame_timeout: Duration,
     /// Most bytes that one lookup may lease on one node.
     pub lease_bytes_max: u64,

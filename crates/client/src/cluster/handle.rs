@@ -121,9 +121,9 @@ impl Cluster {
         acquire::run(&self.0.nodes, &self.0.ring, &ids, request, deadline).await
     }
 
-    /// Loads one object into `lent` and verifies it there, under `lease` if there is one. The memory
-    /// comes back with the outcome, when nothing can write it any more; a dropped future frees it
-    /// after its last write.
+    /// Loads one object into `lent` and verifies it there, under `lease` if there is one. The
+    /// memory comes back with the outcome, when nothing can write it any more; a dropped future
+    /// frees it after its last write.
     pub async fn fetch(
         &self,
         expectation: Expectation,

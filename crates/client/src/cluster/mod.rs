@@ -1,8 +1,8 @@
 //! The cache nodes as one thing: routing, batches, health, outcomes.
 //!
-//! Called by the driver of an inference process and by the command line. Every operation ends by its
-//! deadline with an outcome that is a value; a node that is down, slow, paused or restarted is a
-//! miss, and comes back by itself.
+//! Called by the driver of an inference process and by the command line. Every operation ends by
+//! its deadline with an outcome that is a value; a node that is down, slow, paused or restarted is
+//! a miss, and comes back by itself.
 
 mod acquire;
 mod config;

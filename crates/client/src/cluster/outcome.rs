@@ -40,7 +40,8 @@ pub enum Presence {
 pub struct AcquireOutcome {
     /// One for each id.
     pub items: Vec<Presence>,
-    /// The shortest time that a lease of this lookup lasts, milliseconds; zero when nothing is held.
+    /// The shortest time that a lease of this lookup lasts, milliseconds; zero when nothing is
+    /// held.
     pub lease_ms: u32,
 }
 

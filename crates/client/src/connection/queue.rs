@@ -1,8 +1,8 @@
 //! Frames that wait for the writer, encoded by their callers into one shared buffer.
 //!
-//! Called by callers (push) and the writer (take). Invariant: the queue holds at most as many frames
-//! as requests may be in flight; in steady state neither side allocates, because the writer swaps
-//! its emptied buffers for the full ones.
+//! Called by callers (push) and the writer (take). Invariant: the queue holds at most as many
+//! frames as requests may be in flight; in steady state neither side allocates, because the writer
+//! swaps its emptied buffers for the full ones.
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
 //! The requests in flight on one connection, and who owns the memory that each brought.
 //!
-//! Called by callers (enter, give up), the writer (start and end of a send) and the reader (start of
-//! a receive, completion, loss). Invariants: a request completes at most once; its cargo is in the
-//! table, with the writer or with the reader, never in two places; a request that was given up after
-//! it was sent leaves a mark that keeps its place until the late answer, so that the node's bound
-//! on requests in flight holds.
+//! Called by callers (enter, give up), the writer (start and end of a send) and the reader (start
+//! of a receive, completion, loss). Invariants: a request completes at most once; its cargo is in
+//! the table, with the writer or with the reader, never in two places; a request that was given up
+//! after it was sent leaves a mark that keeps its place until the late answer, so that the node's
+//! bound on requests in flight holds.
 
 use std::collections::HashMap;
 
@@ -86,8 +86,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Tells the caller. Returns the answer when the caller is gone; its memory is freed here, after
-    /// its last use.
+    /// Tells the caller. Returns the answer when the caller is gone; its memory is freed here,
+    /// after its last use.
     fn complete(self, answer: Result<Answer, Failure>) -> Option<Answer> {
         let completion = Completion {
             answer,

@@ -1,9 +1,9 @@
 //! Moves objects between the engine's blocks and the nodes, as the worker's machine commands.
 //!
-//! Called by [`WorkerDriver`](super::WorkerDriver) on the engine's thread and by its own tasks when a
-//! fetch or a store has ended. The invariants: a completion is given to the machine only after the
-//! memory of its operation came back; if an operation ends without giving it back, all connections
-//! are ended first.
+//! Called by [`WorkerDriver`](super::WorkerDriver) on the engine's thread and by its own tasks when
+//! a fetch or a store has ended. The invariants: a completion is given to the machine only after
+//! the memory of its operation came back; if an operation ends without giving it back, all
+//! connections are ended first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

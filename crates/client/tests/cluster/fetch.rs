@@ -1,4 +1,5 @@
-//! Loads: what arrives is verified, what does not fit is refused, and every answer finds its caller.
+//! Loads: what arrives is verified, what does not fit is refused, and every answer finds its
+//! caller.
 
 use tessera_client::FetchOutcome;
 use tessera_proto::message::{GetAnswer, GetStatus, PutAnswer, PutStatus, Remove, RemoveAnswer};

@@ -1,7 +1,7 @@
 //! The scheduler's half: what is promised, to whom, and under which lease.
 //!
-//! [`SchedulerRoot`] answers lookups, turns allocations into loads, says what to save, and keeps the
-//! books of leases and failures. One per engine; driven by the client's scheduler driver.
+//! [`SchedulerRoot`] answers lookups, turns allocations into loads, says what to save, and keeps
+//! the books of leases and failures. One per engine; driven by the client's scheduler driver.
 
 mod config;
 mod leases;

@@ -185,8 +185,8 @@ impl SchedulerRoot {
     }
 
     /// The engine has finished with a request, or it is gone. Returns whether the engine must keep
-    /// its blocks for us: never, since saves are copies, and a load under way keeps a parked request
-    /// by itself.
+    /// its blocks for us: never, since saves are copies, and a load under way keeps a parked
+    /// request by itself.
     pub fn finished(&mut self, request: &str) -> bool {
         let Some(entry) = self.entries.remove(request) else {
             return false;

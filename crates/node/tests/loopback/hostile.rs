@@ -1,5 +1,5 @@
-//! What no client can do: stop the listener, take memory by declaring a length, hold a connection by
-//! sending slowly, or disturb another client. Each attempt ends with a counted reason.
+//! What no client can do: stop the listener, take memory by declaring a length, hold a connection
+//! by sending slowly, or disturb another client. Each attempt ends with a counted reason.
 
 use std::time::Duration;
 

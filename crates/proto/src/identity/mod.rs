@@ -1,6 +1,7 @@
 //! Who an object is: namespace, key, and the digests that name it.
 //!
-//! Called by the client, once for each object that is saved, looked up or loaded. One pure function,
+//! Called by the client, once for each object that is saved, looked up or loaded. One pure
+//! function,
 //! [`ObjectKey::digest`], derives the name for all three, so that they cannot disagree.
 
 mod key;

@@ -1,5 +1,5 @@
-//! Whatever the engine and the nodes do, in whatever order: the machine's invariants hold, a promise
-//! is never more than what is held, and in the end no lease is left.
+//! Whatever the engine and the nodes do, in whatever order: the machine's invariants hold, a
+//! promise is never more than what is held, and in the end no lease is left.
 
 use proptest::prelude::*;
 
