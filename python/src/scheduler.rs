@@ -164,7 +164,8 @@ fn keep_local_node(py: Python<'_>, config: &EngineConfig, binary: &str) -> PyRes
     let node = LocalNode::keep_alive(Path::new(binary), &config.options);
     let node = node.map_err(|error| error.raise(py))?;
     if !py.detach(|| node.wait_until_ready(LOCAL_NODE_START)) {
-        tracing::warn!(address = %node.address(), "the local node is not ready: misses until it is");
+        let address = node.address();
+        tracing::warn!(%address, "the local node is not ready: misses until it is");
     }
     Ok(node)
 }

@@ -410,7 +410,8 @@ const HEADING: &str = "\
 Options go into `kv_connector_extra_config` of vLLM's `--kv-transfer-config`. None is needed.
 
 ```text
-vllm serve MODEL --kv-transfer-config '{\"kv_connector\":\"TesseraConnector\",\"kv_role\":\"kv_both\",
+vllm serve MODEL --kv-transfer-config '{
+  \"kv_connector\":\"TesseraConnector\",\"kv_role\":\"kv_both\",
   \"kv_connector_extra_config\":{\"nodes\":[\"127.0.0.1:7421\"]}}'
 ```
 

@@ -147,7 +147,8 @@ impl Node {
     /// until a new handshake succeeds.
     fn open(&self) {
         self.counters.circuits_opened.add(1);
-        tracing::warn!(node = %self.address, "cache node is silent: treated as a miss until it answers");
+        let node = &self.address;
+        tracing::warn!(%node, "cache node is silent: treated as a miss until it answers");
         self.slots.send_modify(|slots| {
             for slot in slots {
                 if let Slot::Up(connection) = slot {

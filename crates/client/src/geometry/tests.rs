@@ -231,7 +231,9 @@ proptest! {
     #[test]
     fn any_order_and_padding_addresses_each_byte_once(
         sizes in prop::collection::vec(1_u64..4, 3),
-        blocks in 3_u64..6, tiles in 1_u64..3, item_bytes in prop::sample::select(vec![1_u64, 2, 4]),
+        blocks in 3_u64..6,
+        tiles in 1_u64..3,
+        item_bytes in prop::sample::select(vec![1_u64, 2, 4]),
         order in Just(vec![0_usize, 1, 2, 3]).prop_shuffle(),
         padding in prop::collection::vec(0_u64..3, 4),
     ) {

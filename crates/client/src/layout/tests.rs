@@ -225,7 +225,8 @@ proptest! {
     #[test]
     fn l17_overlap_is_found_exactly_where_two_runs_share_a_byte(
         strides in prop::collection::vec(prop::sample::select(vec![20_u64, 20, 20, 33]), 1..4),
-        offsets in prop::collection::vec(0_u64..120, 3), lengths in prop::collection::vec(1_u64..12, 3),
+        offsets in prop::collection::vec(0_u64..120, 3),
+        lengths in prop::collection::vec(1_u64..12, 3),
     ) {
         let region = region(400);
         let count = strides.len();
