@@ -147,7 +147,7 @@ impl World {
             return None;
         }
         let known = self.root.known_hashes(&self.requests[at].name);
-        let late = self.random.chance(20);
+        let late = self.requests[at].hashed_late && self.random.chance(90);
         let request = &mut self.requests[at];
         let whole_tables = std::mem::take(&mut request.fresh);
         let told = request.tables.iter().zip(&mut request.told);

@@ -41,6 +41,8 @@ pub(crate) struct Request {
     pub(crate) fresh: bool,
     /// A load of it has failed.
     pub(crate) failed_before: bool,
+    /// Whether the engine hashes what it samples only now and then.
+    pub(crate) hashed_late: bool,
     pub(crate) phase: Phase,
 }
 
@@ -55,6 +57,7 @@ impl Request {
             told: vec![0; groups],
             fresh: true,
             failed_before: false,
+            hashed_late: false,
             phase: Phase::Waiting,
         }
     }

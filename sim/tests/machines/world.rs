@@ -266,7 +266,7 @@ impl World {
         (0..shared).for_each(|_| text.push(family));
         let unique = self.random.below(2);
         (0..own).for_each(|at| text.push(100 + unique * at));
-        let target = text.len() + self.random.below(12);
+        let target = text.len() + self.random.below(30);
         let reuse = self.random.chance(30) && self.names > 0;
         let name = match reuse {
             true => self.random.below(self.names),
@@ -278,7 +278,8 @@ impl World {
         }
         self.coverage.names_reused += u64::from(reuse);
         self.names += u64::from(!reuse);
-        let request = Request::new(name, text, target, self.shape.groups().len());
+        let mut request = Request::new(name, text, target, self.shape.groups().len());
+        request.hashed_late = self.random.chance(30);
         self.expect(&request.text, 0);
         self.requests.push(request);
     }
