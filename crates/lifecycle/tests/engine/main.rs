@@ -9,6 +9,7 @@
 //!   writes to its blocks afterwards;
 //! - at the end no load, no lease and no request is left.
 
+mod outputs;
 mod random;
 mod ranks;
 mod scheduling;

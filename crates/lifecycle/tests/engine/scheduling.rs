@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use tessera_lifecycle::plan::needed;
 use tessera_lifecycle::scheduler::{LookupInput, ScheduledRequest, StepInput};
 use tessera_lifecycle::worker::TransferResults;
-use tessera_lifecycle::{GroupKind, LayoutClass, StepPlan};
+use tessera_lifecycle::{GroupKind, StepPlan};
 
 use crate::store::Tag;
 use crate::world::{CHUNK, World};
@@ -31,9 +30,9 @@ pub(crate) struct Request {
 
 /// What one step did, until the engine looks at it.
 pub(crate) struct StepOutput {
-    reports: Vec<(TransferResults, Vec<u32>)>,
+    pub(crate) reports: Vec<(TransferResults, Vec<u32>)>,
     /// Requests that computed over a bad block.
-    bad: BTreeSet<String>,
+    pub(crate) bad: BTreeSet<String>,
 }
 
 impl Request {
@@ -84,7 +83,7 @@ impl World {
     }
 
     /// Freed blocks are written by others at once.
-    fn free_tables(&mut self, tables: &[Vec<u32>]) {
+    pub(crate) fn free_tables(&mut self, tables: &[Vec<u32>]) {
         for (group, table) in tables.iter().enumerate() {
             for block in table.iter().filter(|block| **block != 0) {
                 for worker in &mut self.workers {
@@ -401,113 +400,5 @@ impl World {
         assert_eq!(save.key, key, "an object under another name");
         self.store.objects.insert(key.object_id(), (key, tags));
         self.workers[worker].saved(save, &mut self.random);
-    }
-
-    /// The engine looks at the output of a step.
-    pub(crate) fn process(&mut self, output: StepOutput) {
-        let ranks = self.workers.len();
-        let (mut finished, mut invalid) = (Vec::new(), BTreeSet::new());
-        for (results, blocks) in output.reports {
-            self.failed.extend(results.failed_recving);
-            invalid.extend(blocks);
-            for name in results.finished_recving {
-                let count = self.received.entry(name.clone()).or_default();
-                *count += 1;
-                assert!(*count <= ranks, "{name} is reported twice by a rank");
-                if *count == ranks {
-                    self.received.remove(&name);
-                    finished.push(name);
-                }
-            }
-        }
-        let failed: Vec<String> = finished
-            .iter()
-            .filter(|name| self.failed.remove(*name))
-            .cloned()
-            .collect();
-        assert!(invalid.is_empty() || self.shape.class() == LayoutClass::Block);
-        let names = |list: &[String]| list.to_vec();
-        let (done, bad) = (names(&finished), names(&failed));
-        let done: Vec<&str> = done.iter().map(String::as_str).collect();
-        let bad: Vec<&str> = bad.iter().map(String::as_str).collect();
-        let blocks: Vec<u32> = invalid.iter().copied().collect();
-        self.scheduler.worker_output(&done, &bad, &blocks);
-        self.settle_scheduler();
-        self.invalidate(&invalid);
-        for name in &output.bad {
-            let request = self.requests.get(name);
-            let goes_on = request
-                .is_some_and(|request| request.stage == Stage::Running && !self.is_sound(request));
-            assert!(!goes_on, "{name} goes on over a bad block");
-        }
-        for name in finished {
-            self.receive(&name, failed.contains(&name));
-        }
-    }
-
-    /// Whether all that a request has computed is sound.
-    fn is_sound(&self, request: &Request) -> bool {
-        let size = self.shape.groups()[0].block_tokens;
-        (0..request.computed / size).all(|index| {
-            let block = request.tables[0][usize::try_from(index).unwrap()];
-            (0..self.workers.len()).all(|worker| {
-                let have = self.workers[worker].memory.get(&(0, block));
-                have == Some(&self.sound(request.prompt, 0, index, worker))
-            })
-        })
-    }
-
-    fn invalidate(&mut self, invalid: &BTreeSet<u32>) {
-        let size = self.shape.groups()[0].block_tokens;
-        for request in self.requests.values_mut() {
-            let at = request.tables[0]
-                .iter()
-                .position(|block| invalid.contains(block));
-            let Some(at) = at.map(|at| u64::try_from(at).unwrap()) else {
-                continue;
-            };
-            request.computed = request.computed.min(at * size);
-        }
-    }
-
-    fn receive(&mut self, name: &str, failed: bool) {
-        if let Some(tables) = self.held.remove(name) {
-            self.free_tables(&tables);
-            return;
-        }
-        let request = self
-            .requests
-            .get_mut(name)
-            .expect("a request that the engine holds");
-        assert_eq!(request.stage, Stage::Parked, "{name} was not receiving");
-        request.stage = Stage::Waiting;
-        if failed {
-            request.computed = 0;
-        }
-        if request.computed == 0 {
-            let tables = std::mem::take(&mut request.tables);
-            request.tables = vec![Vec::new(); tables.len()];
-            self.free_tables(&tables);
-            return;
-        }
-        let request = &self.requests[name];
-        let (prompt, computed) = (request.prompt, request.computed);
-        if self.shape.class() == LayoutClass::Block {
-            assert!(
-                self.is_sound(request),
-                "{name} was received and is not sound"
-            );
-            return;
-        }
-        for piece in needed(&self.shape, 0, computed) {
-            let spec = self.shape.groups()[piece.group];
-            let last = (piece.chunk + 1) * CHUNK / spec.block_tokens - 1;
-            let block = self.requests[name].tables[piece.group][usize::try_from(last).unwrap()];
-            for worker in 0..self.workers.len() {
-                let have = self.workers[worker].memory.get(&(piece.group, block));
-                let sound = self.sound(prompt, piece.group, last, worker);
-                assert_eq!(have, Some(&sound), "{name} was received and is not sound");
-            }
-        }
     }
 }

@@ -2,4 +2,5 @@
 
 mod cases;
 mod random;
+mod saves;
 mod scene;
