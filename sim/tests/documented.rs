@@ -2,9 +2,11 @@
 //!
 //! The tidy test holds what text can be held against text; here the product itself is asked.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
+use tessera_client::driver::{SchedulerMetrics, WorkerMetrics};
 use tessera_client::{Cluster, ClusterConfig, NodeSpec};
 use tessera_node::{Address, Node, NodeConfig, NodeLimits};
 use tokio::runtime::Handle;
@@ -62,6 +64,18 @@ async fn documented_counters_of_a_client_are_those_that_it_keeps() -> Result<()>
         names(&document("docs/metrics.md")?, "## Client, for each node"),
         kept
     );
+    Ok(())
+}
+
+#[test]
+fn documented_metrics_of_the_connector_are_those_that_it_reports() -> Result<()> {
+    let document = document("docs/metrics.md")?;
+    let documented: BTreeSet<String> = names(&document, "## Connector").into_iter().collect();
+    let scheduler = SchedulerMetrics::default().named();
+    let worker = WorkerMetrics::default().named();
+    let reported = scheduler.into_iter().chain(worker);
+    let reported: BTreeSet<String> = reported.map(|(name, _)| name.to_owned()).collect();
+    assert_eq!(documented, reported);
     Ok(())
 }
 
