@@ -108,20 +108,20 @@ class TesseraPromMetrics(KVConnectorPromMetrics):
         """Register every name there is, so that a counter is there before it first counts."""
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         counter, gauge = metric_types[Counter], metric_types[Gauge]
-        self._metrics: dict[str, Any] = {
-            name: (gauge if name in GAUGES else counter)(
+        self._metrics: dict[int, dict[str, Any]] = {index: {} for index in per_engine_labelvalues}
+        for name in _native.metric_names():
+            metric = (gauge if name in GAUGES else counter)(
                 name=f"vllm:tessera_{name}",
                 documentation=f"Tessera: {name.replace('_', ' ')}.",
                 labelnames=labelnames,
             )
-            for name in _native.metric_names()
-        }
+            for index, labels in per_engine_labelvalues.items():
+                self._metrics[index][name] = metric.labels(*labels)
 
     def observe(self, transfer_stats_data: Mapping[str, Any], engine_idx: int = 0) -> None:
         """Record what one engine counted."""
         try:
             for name, change in transfer_stats_data.items():
-                labels = self.per_engine_labelvalues[engine_idx]
-                self._metrics[name].labels(*labels).inc(change)
+                self._metrics[engine_idx][name].inc(change)
         except Exception:
             logger.debug("Tessera's metrics cannot be recorded", exc_info=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from tessera_kv.command import BINARY
 
 WORD = "a" * 64

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import as_json, caches_config, document, group
+
 from tessera_kv import _native
 from tessera_kv.vllm import layout
 from tessera_kv.vllm.self_test import blocks, self_test

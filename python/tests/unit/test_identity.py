@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from conftest import engine_config
+
 from tessera_kv import _native
 from tessera_kv.vllm import UnsupportedEngineError, identity
 

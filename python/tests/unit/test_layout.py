@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import engine_config
-from tessera_kv.vllm import UnsupportedEngineError, layout, require_engine
 from vllm.v1 import kv_cache_interface as vllm_specs
+
+from tessera_kv.vllm import UnsupportedEngineError, layout, require_engine
 
 ATTENTION = {"block_size": 16, "num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
 STATE = {"block_size": 64, "shapes": ((3, 4),), "dtypes": (torch.float32,)}
@@ -163,15 +164,15 @@ def test_roles_are_honoured() -> None:
 
 
 def test_models_without_or_with_foreign_caches_are_refused() -> None:
+    caches = vllm_specs.KVCacheConfig(9, [], [])
     with pytest.raises(UnsupportedEngineError, match="has no KV cache"):
-        caches = vllm_specs.KVCacheConfig(9, [], [])
         layout.engine_document(engine_config(), caches, options(), "0.32")
     with pytest.raises(UnsupportedEngineError, match="encoder-decoder"):
         layout.refuse_unsupported(engine_config(model_config__is_encoder_decoder=True))
     with pytest.raises(UnsupportedEngineError, match="--calculate-kv-scales"):
         layout.refuse_unsupported(engine_config(cache_config__calculate_kv_scales=True))
+    foreign = vllm_specs.KVCacheGroupSpec(["layer"], full(), enable_kv_transfer=False)
     with pytest.raises(UnsupportedEngineError, match="rebuilt by the engine"):
-        foreign = vllm_specs.KVCacheGroupSpec(["layer"], full(), enable_kv_transfer=False)
         layout.group(foreign, engine_config().parallel_config)
 
 
