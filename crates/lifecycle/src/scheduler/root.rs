@@ -84,6 +84,9 @@ pub struct SchedulerRoot {
     pub(crate) orders: Vec<LoadOrder>,
     pub(crate) cancels: Vec<LoadId>,
     pub(crate) preempted: Vec<LoadId>,
+    /// Requests that were reported finished since the last step, whose list names them once more:
+    /// by then the name may belong to a new request.
+    pub(crate) ended: HashSet<String>,
     pub(crate) commands: VecDeque<SchedulerCommand>,
     pub(crate) counters: SchedulerCounters,
     pub(crate) step: u64,
@@ -111,6 +114,7 @@ impl SchedulerRoot {
             orders: Vec::new(),
             cancels: Vec::new(),
             preempted: Vec::new(),
+            ended: HashSet::new(),
             commands: VecDeque::new(),
             counters: SchedulerCounters::default(),
             step: 0,
@@ -188,6 +192,7 @@ impl SchedulerRoot {
     /// its blocks for us: never, since saves are copies, and a load under way keeps a parked
     /// request by itself.
     pub fn finished(&mut self, request: &str) -> bool {
+        self.ended.insert(request.to_owned());
         let Some(entry) = self.entries.remove(request) else {
             return false;
         };

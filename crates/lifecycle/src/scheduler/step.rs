@@ -217,9 +217,11 @@ impl SchedulerRoot {
         for request in &input.preempted {
             self.preempted(request);
         }
-        for request in &input.finished {
+        let ended = std::mem::take(&mut self.ended);
+        for request in input.finished.iter().filter(|name| !ended.contains(*name)) {
             self.finished(request);
         }
+        self.ended.clear();
         self.prove_loads();
         if self.orders.iter().any(|order| !order.parked) {
             self.saves_from = self.step + self.config.steps_in_flight;

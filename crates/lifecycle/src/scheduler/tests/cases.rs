@@ -303,6 +303,29 @@ fn l05_an_abort_while_parked_keeps_the_leases_until_the_receive_is_over() {
 }
 
 #[test]
+fn the_end_of_an_old_request_never_ends_a_new_one_of_its_name() {
+    let mut scene = Scene::hybrid();
+    assert_eq!(scene.promised("a", 33, 0), Some(32));
+    scene.finish("a");
+    // The new request is looked up and allocated in the step whose list still names the old one.
+    assert_eq!(scene.promised("a", 33, 0), Some(32));
+    scene.allocated("a", 32).unwrap();
+    let plan = scene.step(&StepInput {
+        finished: vec!["a".into()],
+        ..StepInput::default()
+    });
+    assert_eq!((plan.loads.len(), plan.cancels.len()), (1, 0));
+    scene.output(&["a"], &[], &[]);
+    // A request that nobody reported finished ends with the list.
+    let plan = scene.step(&StepInput {
+        finished: vec!["a".into()],
+        ..StepInput::default()
+    });
+    assert!(plan.is_empty());
+    assert_eq!(scene.root.known_hashes("a"), 0);
+}
+
+#[test]
 fn an_abort_between_allocation_and_plan_orders_the_load_and_calls_it_off() {
     let mut scene = Scene::hybrid();
     assert_eq!(scene.promised("a", 33, 0), Some(32));
