@@ -1,20 +1,24 @@
 """One real vLLM engine in one process, driven by JSON lines; started by `harness.Engine` only.
 
 The first argument is a JSON object: `model` (folder), `connector` (kv_transfer_config or null) and
-`engine` (more arguments of `vllm.LLM`). Every line on standard input is a job, every line on
-standard output an answer; what libraries print goes to standard error. The engine is stepped here
-by hand, so that a caller can act at an exact point of a run (`hold_after`) and so that the time to
-the first token is measured where the request is added.
+`engine` (more arguments of `vllm.LLM`); or it is `--fork SOCKET`, see `fork_engines`. Every line on
+standard input is a job, every line on standard output an answer; what libraries print goes to
+standard error. The engine is stepped here by hand, so that a caller can act at an exact point of a
+run (`hold_after`) and so that the time to the first token is measured where the request is added.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import signal
+import socket
 import sys
 import time
+import traceback
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from hooks import HookClock
 from vllm import LLM, SamplingParams
@@ -141,13 +145,11 @@ class Served:
 SHARED_LABELS = {"model_name", "engine"}
 
 
-def main() -> None:
-    # Libraries and worker processes may print; only this copy of standard output is ours.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def run(settings: dict[str, Any], answers: TextIO) -> None:
+    """One engine from start to end."""
     begun = time.monotonic()
     try:
-        served = Served(json.loads(sys.argv[1]), answers)
+        served = Served(settings, answers)
     except Exception as error:
         print(json.dumps({"event": "refused", "error": str(error)}), file=answers, flush=True)
         raise
@@ -160,9 +162,66 @@ def main() -> None:
         loads=bool(config.scheduler_config.enable_chunked_prefill),
     )
     served.serve()
-    engine_core = served.llm.llm_engine.engine_core
-    engine_core.shutdown()
+    served.llm.llm_engine.engine_core.shutdown()
     served.say(event="closed")
+
+
+def answers_only() -> TextIO:
+    """Libraries and worker processes may print; only this copy of standard output is ours."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def fork_engines(path: str) -> None:
+    """Forks an engine for every connection to the unix socket `path`, until standard input ends.
+
+    Importing vLLM takes longer than starting a tiny model, so tests import it once. A fork shares
+    nothing else: no engine, no thread and no connection exists before it.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen()
+    print("listening", flush=True)
+    watched = select.poll()
+    watched.register(listener, select.POLLIN)
+    watched.register(sys.stdin, select.POLLIN | select.POLLHUP)
+    while all(ready != sys.stdin.fileno() for ready, _ in watched.poll()):
+        connection, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            become_engine(connection)
+        connection.close()
+
+
+def become_engine(connection: socket.socket) -> NoReturn:
+    """Turns a fork into an engine process: the first line says which, and where it logs."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    order = json.loads(connection.makefile().readline())
+    os.environ.update(order["env"])
+    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 2)
+    os.dup2(connection.fileno(), 0)
+    os.dup2(connection.fileno(), 1)
+    sys.stdin = os.fdopen(0)
+    status = 1
+    try:
+        print(os.getpid(), flush=True)
+        run(order["settings"], answers_only())
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    sys.stderr.flush()
+    # The interpreter that was forked belongs to the parent: its exit handlers are not ours.
+    os._exit(status)
+
+
+def main() -> None:
+    if sys.argv[1] == "--fork":
+        fork_engines(sys.argv[2])
+    else:
+        run(json.loads(sys.argv[1]), answers_only())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from build import DEFAULT_CACHE, ensure
-from harness import Damage, Engine, Node, Run, connector, prompt
+from harness import Damage, Engine, Node, Nursery, Run, connector, prompt
 
 ROOT = Path(__file__).parents[3]
 CLASSES = ("llama", "gemma3", "gpt_oss", "qwen3_next")
@@ -39,6 +39,22 @@ def model() -> Callable[[str], Path]:
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where every process of the session writes its log."""
     return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def launch(model: Callable[[str], Path], logs: Path) -> Iterator[Callable[..., Engine]]:
+    """Starts an engine: `launch(model, name of the log, connector, arguments of the engine)`."""
+    with Nursery(logs / "nursery.log") as nursery:
+
+        def start(
+            name: str,
+            log: str,
+            connector: dict[str, Any] | None = None,
+            engine: dict[str, Any] | None = None,
+        ) -> Engine:
+            return Engine(model(name), logs / f"{log}.log", connector, engine, nursery)
+
+        yield start
 
 
 @pytest.fixture(scope="session")
@@ -135,21 +151,20 @@ def serve(engine: Engine, prompts: Prompts, settle: bool = False) -> Served:
 @pytest.fixture(scope="session", params=CLASSES)
 def served(
     request: pytest.FixtureRequest,
-    model: Callable[[str], Path],
+    launch: Callable[..., Engine],
     binary: Path,
     logs: Path,
     node: Node,
 ) -> Iterator[ModelClass]:
     """One model class after the other."""
     name: str = request.param
-    folder = model(name)
-    with Engine(folder, logs / f"{name}-off.log") as engine:
+    with launch(name, f"{name}-off") as engine:
         prompts = Prompts(engine.start().block_tokens)
         off = serve(engine, prompts)
         off.controls = engine.each(prompts.controls, max_tokens=TOKENS)
     with (
         Damage(binary, logs / f"{name}-damage.log", node) as damage,
-        Engine(folder, logs / f"{name}-cold.log", connector(damage.address)) as engine,
+        launch(name, f"{name}-cold", connector(damage.address)) as engine,
     ):
         cold = serve(engine, prompts, settle=True)
         for tokens in prompts.controls:
@@ -158,7 +173,7 @@ def served(
             cold.controls.append(engine.generate([tokens], max_tokens=TOKENS))
             damage.expect("damaged")
         engine.settle()
-    with Engine(folder, logs / f"{name}-warm.log", connector(node.address)) as engine:
+    with launch(name, f"{name}-warm", connector(node.address)) as engine:
         warm = serve(engine, prompts)
         warm.controls = engine.each(prompts.controls, max_tokens=TOKENS)
         engine.reset()

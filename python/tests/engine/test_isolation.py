@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from conftest import TOKENS, ModelClass
@@ -30,14 +29,14 @@ def test_salted_request_never_hits_another_salt_or_none(served: ModelClass) -> N
 
 @pytest.mark.parametrize("served", ["llama"], indirect=True)
 def test_models_of_one_shape_never_share_an_object(
-    served: ModelClass, model: Callable[[str], Path], logs: Path
+    served: ModelClass, launch: Callable[..., Engine]
 ) -> None:
     """The twin differs in its weights only, so nothing but the model's identity can save it."""
     prompts = [prompt(3 * served.prompts.chunk + 1, f"twin {index}") for index in range(3)]
     ours = served.engine.each(prompts, max_tokens=TOKENS)
     served.engine.settle()
     served.engine.reset()
-    with Engine(model("llama_twin"), logs / "twin.log", connector(served.node.address)) as engine:
+    with launch("llama_twin", "twin", connector(served.node.address)) as engine:
         twins = engine.each(prompts, max_tokens=TOKENS)
         engine.settle()
         engine.reset()

@@ -7,19 +7,17 @@ beginning was loaded. Loads of this layout are certified by bytes, not here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from harness import Engine, Node, connector, prompt
 
 
 def test_latent_attention_is_saved_and_no_hit_is_claimed(
-    model: Callable[[str], Path], node: Node, logs: Path
+    launch: Callable[..., Engine], node: Node
 ) -> None:
     prompts = [prompt(500 + index, f"latent {index}") for index in range(3)]
-    folder = model("deepseek_v3")
-    with Engine(folder, logs / "latent-off.log") as engine:
+    with launch("deepseek_v3", "latent-off") as engine:
         off = engine.each(prompts)
-    with Engine(folder, logs / "latent-cold.log", connector(node.address)) as engine:
+    with launch("deepseek_v3", "latent-cold", connector(node.address)) as engine:
         assert not engine.start().loads
         cold = engine.each(prompts)
         saved = engine.settle()["vllm:tessera_bytes_saved"]

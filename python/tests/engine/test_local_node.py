@@ -35,11 +35,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_local_node_is_started_on_demand_and_outlives_the_engine(
-    model: Callable[[str], Path], folder: Path, logs: Path
+    launch: Callable[..., Engine], folder: Path
 ) -> None:
     use = connector(local_dir=str(folder), local_ram="64MiB")
     assert not nodes_in(folder)
-    with Engine(model("llama"), logs / "local-first.log", use) as engine:
+    with launch("llama", "local-first", use) as engine:
         engine.start()
         wait_until(lambda: len(nodes_in(folder)) == 1, "the local node to start")
         tokens = prompt(3 * engine.block_tokens + 1, "local")
@@ -53,7 +53,7 @@ def test_local_node_is_started_on_demand_and_outlives_the_engine(
         wait_until(saved, "a save to the local node")
         first = engine.generate([tokens], max_tokens=TOKENS)
     started = nodes_in(folder)
-    with Engine(model("llama"), logs / "local-second.log", use) as engine:
+    with launch("llama", "local-second", use) as engine:
         second = engine.generate([tokens], max_tokens=TOKENS)
         assert nodes_in(folder) == started
     assert len(started) == 1

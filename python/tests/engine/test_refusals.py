@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,12 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_engine_is_refused_at_start_with_the_way_out(
-    case: str, model: Callable[[str], Path], logs: Path
+    case: str, launch: Callable[..., Engine]
 ) -> None:
     options, engine, named = CASES[case]
     use: dict[str, Any] = connector("127.0.0.1:1", **options)
-    log = logs / f"refused-{case.replace(' ', '-')}.log"
-    with Engine(model("llama"), log, use, engine) as refused:
+    log = f"refused-{case.replace(' ', '-')}"
+    with launch("llama", log, use, engine) as refused:
         with pytest.raises(EngineRefusedError) as refusal:
             refused.start()
         assert named in str(refusal.value)

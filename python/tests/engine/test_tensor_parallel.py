@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from conftest import Prompts
@@ -14,15 +13,15 @@ RANKS = {"tensor_parallel_size": 2}
 
 @pytest.mark.parametrize("name", ["gemma3", "qwen3_next"])
 def test_two_ranks_answer_warm_as_cold(
-    name: str, model: Callable[[str], Path], node: Node, logs: Path
+    name: str, launch: Callable[..., Engine], node: Node
 ) -> None:
     use = connector(node.address)
-    with Engine(model(name), logs / f"{name}-ranks-cold.log", use, RANKS) as engine:
+    with launch(name, f"{name}-ranks-cold", use, RANKS) as engine:
         prompts = Prompts(engine.start().block_tokens)
         asked = [prompt(2 * prompts.chunk + 11 * index, f"ranks {index}") for index in range(1, 4)]
         cold = engine.generate(asked)
         saved = engine.settle()["vllm:tessera_saves_stored"]
-    with Engine(model(name), logs / f"{name}-ranks-warm.log", use, RANKS) as engine:
+    with launch(name, f"{name}-ranks-warm", use, RANKS) as engine:
         warm = engine.generate(asked)
     assert cold.external == 0
     assert saved > 0
