@@ -70,7 +70,11 @@ fn l02_every_failure_of_a_request_level_load_is_one_failed_request_and_no_block(
                 "{io} {fault:?}"
             );
             let ended = worker.remote.shutdowns.load(Ordering::Relaxed) > 0;
-            assert_eq!(ended, fault == Fault::Panic, "{io} {fault:?}: rest is proven");
+            assert_eq!(
+                ended,
+                fault == Fault::Panic,
+                "{io} {fault:?}: rest is proven"
+            );
             engine.scheduler.worker_output(&["r"], &["r"], &[]).unwrap();
             assert_eq!(engine.lookup("r", TOKENS, 0).tokens, Some(0), "quarantined");
             eventually("leases end", || nodes.leased() == 0);
