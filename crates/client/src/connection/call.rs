@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::handshake::ConnectSpec;
 use super::queue::Queue;
-use super::table::{Cargo, Completion, Failure, Request, Table};
+use super::table::{Answer, Cargo, Completion, Failure, Request, Table};
 use crate::cluster::NodeCounters;
 use crate::latch::Latch;
 
@@ -112,7 +112,7 @@ impl Connection {
             Cargo::Source(segments) => segments.length_bytes(),
             _ => 0,
         };
-        let (reply, mut completion) = oneshot::channel();
+        let (reply, completion) = oneshot::channel();
         let entered = self.table.lock().enter(Request {
             kind,
             deadline,
@@ -132,10 +132,12 @@ impl Connection {
         let mut waiting = Waiting {
             connection: self,
             id,
+            kind,
+            completion,
             over: false,
         };
         self.push(kind, id, body, payload_bytes, deadline);
-        let ended = match timeout_at(deadline, &mut completion).await {
+        let ended = match timeout_at(deadline, &mut waiting.completion).await {
             Ok(ended) => ended,
             Err(_elapsed) => match waiting.give_up() {
                 Some(cargo) => {
@@ -145,7 +147,7 @@ impl Connection {
                     };
                 }
                 // The reader or the writer has the memory, under the same deadline.
-                None => completion.await,
+                None => (&mut waiting.completion).await,
             },
         };
         waiting.over = true;
@@ -188,6 +190,15 @@ impl Connection {
         }
     }
 
+    /// Gives back the lease of an answer to an ACQUIRE that nobody has read.
+    pub(super) fn release_unread(&self, answer: Option<Answer>) {
+        if let Some(Answer::Body(body)) = answer
+            && let Ok(answer) = AcquireAnswer::decode(&body)
+        {
+            self.release_unused(&answer);
+        }
+    }
+
     /// The node answered something.
     pub(super) fn useful(&self) {
         self.useful.store(true, Ordering::Relaxed);
@@ -202,10 +213,12 @@ impl Connection {
 }
 
 /// A call in progress. Dropped early, it gives the request up, so that its memory is freed as soon
-/// as nobody uses it.
+/// as nobody uses it, and gives back the lease of an answer that nobody will read.
 struct Waiting<'c> {
     connection: &'c Connection,
     id: u64,
+    kind: Kind,
+    completion: oneshot::Receiver<Completion>,
     over: bool,
 }
 
@@ -219,9 +232,13 @@ impl Waiting<'_> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if !self.over {
-            self.give_up();
+        if self.over || self.give_up().is_some() || self.kind != Kind::Acquire {
+            return;
         }
+        // The table completes under its lock: an answer that it had is in the channel by now.
+        let unread = self.completion.try_recv().ok();
+        let unread = unread.and_then(|completion| completion.answer.ok());
+        self.connection.release_unread(unread);
     }
 }
 

@@ -155,10 +155,12 @@ impl Reader {
         };
         self.link.payload_discard(until).await?;
         self.connection.useful();
-        self.connection
-            .table
-            .lock()
-            .complete(header.request, Ok(answer));
+        let mut table = self.connection.table.lock();
+        let unread = table.complete(header.request, Ok(answer));
+        drop(table);
+        if kind == Kind::Acquire {
+            self.connection.release_unread(unread);
+        }
         Ok(())
     }
 
