@@ -144,19 +144,25 @@ impl Node {
     }
 
     /// The node is silent: ends its connections, so that every later request is a miss at once
-    /// until a new handshake succeeds.
+    /// until a new handshake succeeds. Requests that were in flight together find it out together:
+    /// the first one opens the circuit, the others change nothing.
     fn open(&self) {
-        self.counters.circuits_opened.add(1);
-        let node = &self.address;
-        tracing::warn!(%node, "cache node is silent: treated as a miss until it answers");
-        self.slots.send_modify(|slots| {
+        let opened = self.slots.send_if_modified(|slots| {
+            let mut closed = false;
             for slot in slots {
                 if let Slot::Up(connection) = slot {
                     connection.close();
                     *slot = Slot::Down;
+                    closed = true;
                 }
             }
+            closed
         });
+        if opened {
+            self.counters.circuits_opened.add(1);
+            let node = &self.address;
+            tracing::warn!(%node, "cache node is silent: treated as a miss until it answers");
+        }
     }
 
     pub(super) fn circuit(&self) -> CircuitState {

@@ -96,6 +96,20 @@ async fn a_paused_node_opens_the_circuit_and_closes_it_by_itself() {
 }
 
 #[tokio::test]
+async fn requests_that_find_a_node_silent_together_open_its_circuit_once() {
+    let fake = Fake::start().await;
+    let (cluster, _paused) = fake.connected().await;
+    let object = Object::new(1, 100);
+    let deadline = soon();
+    let fetches: Vec<_> = (0..9).map(|_| object.fetch(&cluster, deadline)).collect();
+    for fetch in fetches {
+        let (outcome, _) = must(fetch).await.unwrap();
+        assert_eq!(outcome, FetchOutcome::Deadline);
+    }
+    assert_eq!(cluster.metrics().nodes[0].circuits_opened, 1);
+}
+
+#[tokio::test]
 async fn a_slow_node_that_sends_to_others_is_not_dead() {
     let fake = Fake::start().await;
     let (cluster, mut peer) = fake.connected().await;
