@@ -6,6 +6,7 @@
 
 mod block_copy;
 mod error;
+mod local;
 mod memory;
 mod options;
 mod scheduler;

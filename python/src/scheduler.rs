@@ -4,8 +4,6 @@
 //! the driver works: a lookup may wait for nodes, and Python's other threads go on meanwhile.
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -15,9 +13,7 @@ use tessera_client::driver::{EngineConfig, ScheduledRequest, SchedulerDriver, St
 use tessera_client::local::LocalNode;
 
 use crate::error::Raise as _;
-
-/// How long the engine's start waits for a local node that was just started.
-const LOCAL_NODE_START: Duration = Duration::from_secs(10);
+use crate::local;
 
 /// One scheduled request: id, whole tables, tokens computed before, tokens of the step, blocks of
 /// each group, new hashes, and the index of the first of them.
@@ -45,10 +41,7 @@ impl Scheduler {
     #[new]
     fn new(py: Python<'_>, document: &str, binary: &str) -> PyResult<Self> {
         let config = EngineConfig::from_json(document).map_err(|error| error.raise(py))?;
-        let local = match config.options.nodes.is_empty() {
-            true => Some(keep_local_node(py, &config, binary)?),
-            false => None,
-        };
+        let local = local::keep_alive(py, &config, binary)?;
         let driver = py.detach(|| SchedulerDriver::start(&config));
         let driver = driver.map_err(|error| error.raise(py))?;
         Ok(Self {
@@ -158,16 +151,6 @@ impl Scheduler {
             drop(self.local.lock().take());
         });
     }
-}
-
-fn keep_local_node(py: Python<'_>, config: &EngineConfig, binary: &str) -> PyResult<LocalNode> {
-    let node = LocalNode::keep_alive(Path::new(binary), &config.options);
-    let node = node.map_err(|error| error.raise(py))?;
-    if !py.detach(|| node.wait_until_ready(LOCAL_NODE_START)) {
-        let address = node.address();
-        tracing::warn!(%address, "the local node is not ready: misses until it is");
-    }
-    Ok(node)
 }
 
 fn scheduled_request(scheduled: Scheduled) -> ScheduledRequest {

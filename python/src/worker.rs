@@ -13,7 +13,7 @@ use pyo3::types::PyAny;
 use tessera_client::driver::{EngineConfig, TransferResults, WorkerDriver};
 
 use crate::error::Raise as _;
-use crate::memory;
+use crate::{local, memory};
 
 /// Ids of requests: sent, received, failed to be received.
 type Results = (Vec<String>, Vec<String>, Vec<String>);
@@ -30,7 +30,7 @@ pub(crate) struct Worker {
 #[pymethods]
 impl Worker {
     /// Starts the driver on block memory. `layers` describes it as JSON, `memory` holds the tensors
-    /// described.
+    /// described, `binary` is the path of the `tessera` program.
     #[new]
     fn new(
         py: Python<'_>,
@@ -38,12 +38,14 @@ impl Worker {
         layers: &str,
         num_blocks: u64,
         memory: Vec<Py<PyAny>>,
+        binary: &str,
     ) -> PyResult<Self> {
         let config = EngineConfig::from_json(document).map_err(|error| error.raise(py))?;
         // SAFETY: `layers` describes the tensors of `memory`. They are stored beside the driver and
         // dropped after it, and the driver's end is the end of all regions.
         let layers = unsafe { memory::layers(layers, num_blocks) };
         let layers = layers.map_err(|error| error.raise(py))?;
+        drop(local::keep_alive(py, &config, binary)?);
         let driver = py.detach(|| WorkerDriver::start(&config, layers));
         let driver = driver.map_err(|error| error.raise(py))?;
         let uncollected = Mutex::new(TransferResults::default());

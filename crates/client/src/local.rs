@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -30,6 +30,9 @@ const SOCKET_PATH_MAX: usize = 107;
 
 /// A log above this size is begun anew when a node is started.
 const LOG_BYTES_MAX: u64 = 4 << 20;
+
+/// Runs its arguments in the background and ends, which leaves them without a parent.
+const ORPHAN: &str = "\"$0\" \"$@\" &";
 
 /// What the node inherits from the engine's environment; an engine's own settings are not for it.
 const ENVIRONMENT: [&str; 6] = [
@@ -279,11 +282,12 @@ struct Starter {
 }
 
 impl Starter {
-    /// Starts the node in a process group of its own, so that what ends the engine spares it.
-    fn start(&self) -> io::Result<Child> {
+    /// Starts the node as nobody's child, in a process group of its own: what ends the engine, and
+    /// engines end all their descendants, spares it.
+    fn start(&self) -> io::Result<()> {
         let log = self.open_log()?;
-        let mut command = Command::new(&self.binary);
-        command.arg("node");
+        let mut command = Command::new("/bin/sh");
+        command.arg("-c").arg(ORPHAN).arg(&self.binary).arg("node");
         command
             .arg("--listen")
             .arg(Address::Unix(self.place.socket.clone()).to_string());
@@ -303,7 +307,10 @@ impl Starter {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        command.spawn()
+        match command.status()?.success() {
+            true => Ok(()),
+            false => Err(io::Error::other("/bin/sh could not start it")),
+        }
     }
 
     fn open_log(&self) -> io::Result<File> {
@@ -321,27 +328,22 @@ impl Starter {
 
 /// Starts the node whenever its lock is free, at growing intervals while it does not stay.
 fn watch(starter: &Starter, stop: &Stop, pace: Pace) {
-    let mut ours: Option<Child> = None;
     let mut interval = pace.restart_first;
     let mut last_start: Option<Instant> = None;
     loop {
-        // While our own node lives its lock is not touched: a look could make it fail to start.
-        if ours
-            .as_mut()
-            .is_some_and(|node| matches!(node.try_wait(), Ok(None)))
-        {
-            if last_start.is_some_and(|at| at.elapsed() > pace.restart_max) {
-                interval = pace.restart_first;
-            }
-        } else if last_start.is_none_or(|at| at.elapsed() >= interval) {
-            ours = None;
+        let since = last_start.map(|at| at.elapsed());
+        // Within the interval the lock is not touched: a look could make a new node fail to start.
+        if since.is_none_or(|since| since >= interval) {
             match starter.place.is_free() {
                 Ok(true) => {
-                    if last_start.is_some() {
+                    if since.is_some() {
                         interval = (interval * 2).min(pace.restart_max);
                     }
                     last_start = Some(Instant::now());
-                    ours = started(starter);
+                    report(starter, starter.start());
+                }
+                Ok(false) if since.is_some_and(|since| since > pace.restart_max) => {
+                    interval = pace.restart_first;
                 }
                 Ok(false) => {}
                 Err(error) => tracing::warn!(%error, lock = ?starter.place.lock, "local node"),
@@ -353,16 +355,11 @@ fn watch(starter: &Starter, stop: &Stop, pace: Pace) {
     }
 }
 
-fn started(starter: &Starter) -> Option<Child> {
-    match starter.start() {
-        Ok(node) => {
-            tracing::info!(pid = node.id(), log = ?starter.place.log, "local node started");
-            Some(node)
-        }
-        Err(error) => {
-            tracing::warn!(%error, binary = ?starter.binary, "the local node does not start");
-            None
-        }
+fn report(starter: &Starter, started: io::Result<()>) {
+    let (binary, log) = (&starter.binary, &starter.place.log);
+    match started {
+        Ok(()) => tracing::info!(?log, "local node started"),
+        Err(error) => tracing::warn!(%error, ?binary, "the local node does not start"),
     }
 }
 

@@ -60,7 +60,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = TesseraScheduler(document, str(BINARY))
         else:
             document["rank"] = layout.rank(vllm_config.parallel_config)
-            self._worker = TesseraWorker(document, kv_cache_config, options.self_test)
+            self._worker = TesseraWorker(document, kv_cache_config, str(BINARY), options.self_test)
 
     @property
     def requires_kv_delivery(self) -> bool:

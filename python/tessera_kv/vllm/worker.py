@@ -19,10 +19,13 @@ from tessera_kv.vllm.self_test import self_test
 class TesseraWorker:
     """The hooks of a worker, in the order of a step."""
 
-    def __init__(self, document: Document, kv_cache_config: Any, self_test: bool) -> None:
+    def __init__(
+        self, document: Document, kv_cache_config: Any, binary: str, self_test: bool
+    ) -> None:
         """Keep what is needed to register block memory; nothing runs before that."""
         self._document = json.dumps(document)
         self._kv_cache_config = kv_cache_config
+        self._binary = binary
         self._self_test = self_test
         self._native: _native.Worker | None = None
 
@@ -34,7 +37,7 @@ class TesseraWorker:
         memory = (self._document, json.dumps(layers), num_blocks, list(kv_caches.values()))
         if self._self_test:
             self_test(_native.BlockCopier(*memory), layers, kv_caches, num_blocks)
-        self._native = _native.Worker(*memory)
+        self._native = _native.Worker(*memory, self._binary)
 
     @property
     def native(self) -> _native.Worker:

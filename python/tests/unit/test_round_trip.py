@@ -31,7 +31,7 @@ class Engine:
         self.caches = {name: torch.zeros(num_blocks, 2, BLOCK, 8) for name in names}
         described = layout.layers(self.caches, caches_config(self.groups, num_blocks))
         memory = list(self.caches.values())
-        self.worker = _native.Worker(text, as_json(described), num_blocks, memory)
+        self.worker = _native.Worker(text, as_json(described), num_blocks, memory, str(BINARY))
         self.scheduler = _native.Scheduler(text, str(BINARY))
 
     def __enter__(self) -> Engine:
