@@ -47,7 +47,7 @@ enum Task {
     /// Measure the data path against a raw socket floor of the same run.
     Bench(bench::BenchArguments),
     /// Everything that must hold before a change is accepted, in order of cost.
-    Ci,
+    Ci(ci::CiArguments),
     /// Feed mutated bytes to every decoder for a while.
     Fuzz(fuzz::FuzzArguments),
 }
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::command(&project, arguments),
         Task::Test(arguments) => suite::command(&project, arguments),
         Task::Bench(arguments) => bench::command(&project, arguments),
-        Task::Ci => ci::command(&project),
+        Task::Ci(arguments) => ci::command(&project, arguments),
         Task::Fuzz(arguments) => fuzz::command(&project, arguments),
     });
     match result {
