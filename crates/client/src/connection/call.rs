@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use tessera_proto::limits::{DEADLINE_MS_MAX, IN_FLIGHT_MAX};
 use tessera_proto::message::{AcquireAnswer, HelloAnswer, Release};
-use tessera_proto::{FrameHeader, Incarnation, Kind};
+use tessera_proto::{FrameHeader, Incarnation, Kind, LeaseId};
 use tessera_transport::{Address, Closer, Progress, Receiver};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::handshake::ConnectSpec;
@@ -35,6 +35,8 @@ pub(crate) struct Connection {
     progress: Progress,
     in_flight: Arc<Semaphore>,
     useful: AtomicBool,
+    /// Leases that nobody wants and that could not be given back yet.
+    owed: Mutex<Vec<LeaseId>>,
 }
 
 impl Connection {
@@ -52,6 +54,7 @@ impl Connection {
             progress: link.progress(),
             in_flight: Arc::new(Semaphore::new(in_flight as usize)),
             useful: AtomicBool::new(false),
+            owed: Mutex::default(),
         }
     }
 
@@ -165,18 +168,31 @@ impl Connection {
         self.queue.push(header, body);
     }
 
-    /// Gives back a lease that came after its caller had left. Nobody waits for the answer.
+    /// Gives back a lease that came after its caller had left.
     pub(super) fn release_unused(&self, answer: &AcquireAnswer) {
-        let Some(lease) = answer.lease else { return };
-        let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
-            return;
-        };
-        let mut body = Vec::new();
-        Release {
-            lease,
-            ids: Vec::new(),
+        if let Some(lease) = answer.lease {
+            self.owed.lock().push(lease);
+            self.release_owed();
         }
-        .encode(&mut body);
+    }
+
+    /// Sends what is owed while there is room in flight; the reader calls it after every answer,
+    /// since each makes room. Nobody waits for these releases.
+    pub(super) fn release_owed(&self) {
+        let mut owed = self.owed.lock();
+        while let Some(lease) = owed.last().copied() {
+            let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
+                return;
+            };
+            owed.pop();
+            self.release_now(lease, permit);
+        }
+    }
+
+    fn release_now(&self, lease: LeaseId, permit: OwnedSemaphorePermit) {
+        let ids = Vec::new();
+        let mut body = Vec::new();
+        Release { lease, ids }.encode(&mut body);
         let deadline = Instant::now();
         let entered = self.table.lock().enter(Request {
             kind: Kind::Release,

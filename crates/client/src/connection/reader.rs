@@ -69,6 +69,7 @@ pub(super) async fn run(connection: Arc<Connection>, link: Receiver, frame: Dura
             tracing::debug!(%node, %error, "connection to cache node ended");
             return;
         }
+        reader.connection.release_owed();
     }
 }
 
