@@ -1,8 +1,8 @@
 //! The local node at the start of either side.
 //!
-//! Called where no nodes are configured. The scheduler's side keeps the node alive for as long as the
-//! engine runs; a worker only sees to it that there is one before it connects, because workers start
-//! before the scheduler does.
+//! Called where no nodes are configured. The scheduler's side keeps the node alive for as long as
+//! the engine runs; a worker only sees to it that there is one before it connects, because workers
+//! start before the scheduler does.
 
 use std::path::Path;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) fn keep_alive(
     let node = LocalNode::keep_alive(Path::new(binary), &config.options);
     let node = node.map_err(|error| error.raise(py))?;
     if !py.detach(|| node.wait_until_ready(START_LIMIT)) {
-        tracing::warn!(address = %node.address(), "the local node is not ready: misses until it is");
+        tracing::warn!(address = %node.address(), "the local node is not ready: a miss until it is");
     }
     Ok(Some(node))
 }
