@@ -28,7 +28,8 @@ pub(crate) fn keep_alive(
     let node = LocalNode::keep_alive(Path::new(binary), &config.options);
     let node = node.map_err(|error| error.raise(py))?;
     if !py.detach(|| node.wait_until_ready(START_LIMIT)) {
-        tracing::warn!(address = %node.address(), "the local node is not ready: a miss until it is");
+        let address = node.address();
+        tracing::warn!(%address, "the local node is not ready: a miss until it is");
     }
     Ok(Some(node))
 }
