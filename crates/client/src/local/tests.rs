@@ -30,7 +30,7 @@ impl Stage {
         let options = Options::parse(&options).unwrap();
         let pids = folder.path().join("pids");
         let script = format!(
-            "#!/bin/sh\necho \"$@\" > {args}\nexec 9>>\"$9\"\nflock -n 9 || exit 3\n\
+            "#!/bin/sh\necho \"$@\" >> {args}\nexec 9>>\"$9\"\nflock -n 9 || exit 3\n\
              echo $$ >> {pids}\n{life}\n",
             args = folder.path().join("args").display(),
             pids = pids.display()
@@ -49,6 +49,11 @@ impl Stage {
     fn pids(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
         text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn attempts(&self) -> usize {
+        let args = fs::read_to_string(self.folder.path().join("args")).unwrap_or_default();
+        args.lines().count()
     }
 
     /// Waits until so many nodes were started.
@@ -117,7 +122,10 @@ fn engines_share_one_node_and_the_survivor_replaces_it() {
     let third = stage.keep_alive();
     drop(first);
     drop(second);
+    // Many looks at the lock later nobody has tried to start another.
+    assert!(!third.wait_until_ready(FAST.look * 20));
     assert_eq!(stage.pids(), [pid]);
+    assert_eq!(stage.attempts(), 1);
     kill(pid);
     stage.wait_for_starts(2);
     drop(third);
