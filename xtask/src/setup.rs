@@ -176,7 +176,10 @@ fn make_engine(project: &Project, step: &Step) -> Result<()> {
     let mut install = uv_install(project);
     install.args(["--override", "xtask/python/overrides.txt"]);
     install.args(["-r", "xtask/python/requirements.txt"]);
-    step.command(install)
+    step.command(install)?;
+    let mut name = project.program(project.cache.engine_program("python"));
+    name.arg("xtask/python/name_engine.py");
+    step.command(name)
 }
 
 fn make_wheel(project: &Project, step: &Step) -> Result<()> {
