@@ -379,9 +379,13 @@ class Damage(Process):
         assert line == word, f"{self.name}: expected {word}, got {line}"
 
 
+PATIENCE = {"lookup_timeout_ms": 2000, "load_timeout_ms": 20000}
+"""A machine that builds and tests at once may stall for longer than a server is allowed to."""
+
+
 def connector(*nodes: str, **options: Any) -> dict[str, Any]:
     """The kv_transfer_config of an engine that uses these nodes; none means the local one."""
-    extra = {**({"nodes": list(nodes)} if nodes else {}), **options}
+    extra = {**({"nodes": list(nodes)} if nodes else {}), **PATIENCE, **options}
     return {
         "kv_connector": "TesseraConnector",
         "kv_role": "kv_both",

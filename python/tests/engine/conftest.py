@@ -60,7 +60,7 @@ def launch(model: Callable[[str], Path], logs: Path) -> Iterator[Callable[..., E
 @pytest.fixture(scope="session")
 def node(binary: Path, logs: Path) -> Iterator[Node]:
     """The node that all model classes share, so that any mix-up between them would show."""
-    with Node(binary, logs / "node.log", ram="1GiB") as started:
+    with Node(binary, logs / "node.log", ram="512MiB") as started:
         yield started
 
 

@@ -6,9 +6,11 @@ to its child; nothing else is needed.
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
-import numpy as np
+PAGE = 4096
+READ = 1 << 24
 
 
 def arena_of(pid: int) -> tuple[int, int]:
@@ -27,24 +29,27 @@ class Snapshot:
     """The arena as it was, to find what was stored since."""
 
     def __init__(self, pid: int) -> None:
-        self.pid = pid
+        self.memory = Path(f"/proc/{pid}/mem")
         self.start, self.length = arena_of(pid)
-        self.before = self._read()
+        self.before = self._pages()
 
-    def _read(self) -> np.ndarray:
-        with Path(f"/proc/{self.pid}/mem").open("rb", buffering=0) as memory:
-            memory.seek(self.start)
-            content = bytearray()
-            while len(content) < self.length:
-                content += memory.read(min(1 << 26, self.length - len(content)))
-        return np.frombuffer(content, dtype=np.uint8)
+    def _pages(self) -> list[int]:
+        """A checksum of every page."""
+        pages = []
+        with self.memory.open("rb", buffering=0) as memory:
+            for offset in range(0, self.length, READ):
+                memory.seek(self.start + offset)
+                part = memoryview(memory.read(min(READ, self.length - offset)))
+                pages += [zlib.crc32(part[at : at + PAGE]) for at in range(0, len(part), PAGE)]
+        return pages
 
     def flip_one_bit_of_the_new(self) -> None:
-        """Flips the lowest bit of one byte, in the middle of what was stored since."""
-        changed = np.flatnonzero(self._read() != self.before)
-        assert len(changed), "nothing was stored since"
-        place = self.start + int(changed[len(changed) // 2])
-        with Path(f"/proc/{self.pid}/mem").open("r+b", buffering=0) as memory:
+        """Flips one bit in the middle of what was stored since."""
+        pages = enumerate(zip(self.before, self._pages(), strict=True))
+        changed = [page for page, (before, after) in pages if before != after]
+        assert changed, "nothing was stored since"
+        place = self.start + changed[len(changed) // 2] * PAGE
+        with self.memory.open("r+b", buffering=0) as memory:
             memory.seek(place)
             byte = memory.read(1)[0]
             memory.seek(place)
