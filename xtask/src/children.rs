@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long a documented server may take until it listens: an engine loads and warms up.
-const START_LIMIT: Duration = Duration::from_secs(300);
+const START_LIMIT: Duration = Duration::from_secs(600);
 
 /// How long a stopped server may take to end before it is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
