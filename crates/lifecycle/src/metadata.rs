@@ -34,7 +34,7 @@ impl ChunkHash {
 }
 
 /// A lease as it travels: the parts of a [`Held`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseOrder {
     /// Index of the node in the client's list.
     pub node: u32,
@@ -45,7 +45,7 @@ pub struct LeaseOrder {
 }
 
 /// One load: every rank executes its own part of it and reports it once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LoadOrder {
     /// The engine's name of the request.
     pub request: String,
@@ -95,7 +95,7 @@ impl LoadOrder {
 }
 
 /// One piece to save at the end of the step.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SaveOrder {
     /// The group.
     pub group: u32,
@@ -106,7 +106,7 @@ pub struct SaveOrder {
 }
 
 /// All that the workers need to know of one step.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StepPlan {
     /// The scheduler process that made it.
     pub incarnation: u128,

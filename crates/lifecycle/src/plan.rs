@@ -22,7 +22,7 @@ pub struct Piece {
 }
 
 /// Where the bytes of one block of an object go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
     /// Into this block of the engine.
     Block(u32),

@@ -84,7 +84,7 @@ pub struct Rank {
 }
 
 /// How failures of a layout can be named to the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LayoutClass {
     /// A single full-attention group: block ids are unambiguous.
     Block,

@@ -22,7 +22,7 @@ pub struct Held {
 }
 
 /// Objects to release under one lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseGrant {
     /// The node and the lease.
     pub held: Held,
@@ -31,7 +31,7 @@ pub struct LeaseGrant {
 }
 
 /// Objects held for one request.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct LeaseBook {
     grants: Vec<LeaseGrant>,
 }

@@ -4,6 +4,7 @@
 //! the books of leases and failures. One per engine; driven by the client's scheduler driver.
 
 mod config;
+mod digest;
 mod leases;
 mod lookup;
 mod request;
@@ -14,6 +15,7 @@ mod step;
 mod tests;
 
 pub use config::{SchedulerConfig, SchedulerCounters, SchedulerLimits};
+pub use digest::SchedulerTables;
 pub use leases::{Held, LeaseGrant, NodeIndex};
 pub use lookup::{Found, LookupAnswer, LookupInput};
 pub use root::{SchedulerCommand, SchedulerEvent, SchedulerRoot};

@@ -14,7 +14,7 @@ use crate::plan::Piece;
 use crate::scheduler::leases::{Held, LeaseBook};
 
 /// The hashes of a request's whole chunks, in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct ChunkHashes {
     /// Hashes of the engine that were seen, of all units.
     units: u64,
@@ -64,7 +64,7 @@ impl ChunkHashes {
 }
 
 /// A promise that the engine has not taken yet.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Hit {
     pub(crate) computed: u64,
     pub(crate) boundary: u64,
@@ -76,7 +76,7 @@ pub(crate) struct Hit {
 }
 
 /// Where a request's lookup stands.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) enum Lookup {
     /// Not asked, or taken.
     #[default]
@@ -95,7 +95,7 @@ pub(crate) enum Lookup {
 }
 
 /// A load under way.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Load {
     pub(crate) id: LoadId,
     pub(crate) parked: bool,
@@ -111,7 +111,7 @@ pub(crate) struct Load {
 }
 
 /// The time of a request in the running batch, from (re)start to preemption.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Life {
     pub(crate) tables: Vec<Vec<u32>>,
     /// Tokens that were there when it began: what it did not compute, it does not save.
@@ -121,7 +121,7 @@ pub(crate) struct Life {
 }
 
 /// One request.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Entry {
     pub(crate) key: RequestKey,
     pub(crate) attempts: Attempt,

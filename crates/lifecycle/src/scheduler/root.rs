@@ -4,7 +4,7 @@
 //! Invariants: a lease is in exactly one book until its release is commanded; a load is in exactly
 //! one place until every rank has reported it; what is promised is held.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 
 use tessera_proto::{Instant, ObjectId};
 
@@ -17,7 +17,7 @@ use crate::scheduler::lookup::Found;
 use crate::scheduler::request::{Entry, Load, Lookup};
 
 /// What the driver must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SchedulerCommand {
     /// Ask the nodes for these objects and hold them; answer with [`SchedulerEvent::Acquired`]
     /// exactly once, at the deadline at the latest.
@@ -62,7 +62,7 @@ pub enum SchedulerEvent {
 }
 
 /// A question that the nodes have not answered yet.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Question {
     pub(crate) request: String,
     pub(crate) asked: Instant,
@@ -70,13 +70,13 @@ pub(crate) struct Question {
 }
 
 /// The scheduler's machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SchedulerRoot {
     pub(crate) config: SchedulerConfig,
     pub(crate) shards: Shards,
     pub(crate) ranks: u32,
-    pub(crate) entries: HashMap<String, Entry>,
-    pub(crate) questions: HashMap<LookupId, Question>,
+    pub(crate) entries: BTreeMap<String, Entry>,
+    pub(crate) questions: BTreeMap<LookupId, Question>,
     /// Loads whose request has ended before all ranks have reported, oldest first.
     pub(crate) draining: Vec<(String, Load)>,
     /// Loads that are not parked, by the step after which they are known to be sound.
@@ -86,15 +86,15 @@ pub struct SchedulerRoot {
     pub(crate) preempted: Vec<LoadId>,
     /// Requests that were reported finished since the last step, whose list names them once more:
     /// by then the name may belong to a new request.
-    pub(crate) ended: HashSet<String>,
+    pub(crate) ended: BTreeSet<String>,
     pub(crate) commands: VecDeque<SchedulerCommand>,
     pub(crate) counters: SchedulerCounters,
     pub(crate) step: u64,
     /// No save is ordered before this step: the engine may be computing on a load that failed.
     pub(crate) saves_from: u64,
     pub(crate) next_timeout: Instant,
-    next_key: u64,
-    next_lookup: u64,
+    pub(super) next_key: u64,
+    pub(super) next_lookup: u64,
 }
 
 impl SchedulerRoot {
@@ -107,14 +107,14 @@ impl SchedulerRoot {
             config,
             shards,
             ranks,
-            entries: HashMap::new(),
-            questions: HashMap::new(),
+            entries: BTreeMap::new(),
+            questions: BTreeMap::new(),
             draining: Vec::new(),
             unproven: VecDeque::new(),
             orders: Vec::new(),
             cancels: Vec::new(),
             preempted: Vec::new(),
-            ended: HashSet::new(),
+            ended: BTreeSet::new(),
             commands: VecDeque::new(),
             counters: SchedulerCounters::default(),
             step: 0,

@@ -19,7 +19,7 @@ pub enum Phase {
 }
 
 /// Fetch one object into blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Fetch {
     /// The load.
     pub load: LoadId,
@@ -38,7 +38,7 @@ pub struct Fetch {
 }
 
 /// Copy one object out of blocks, now, and store the copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Save {
     /// The save.
     pub save: SaveId,
@@ -51,7 +51,7 @@ pub struct Save {
 }
 
 /// What the driver must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WorkerCommand {
     /// Fence the device for a load; answer with [`WorkerEvent::Fenced`].
     Fence {

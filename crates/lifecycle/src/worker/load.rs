@@ -14,7 +14,7 @@ use crate::shape::{LayoutClass, Rank, Shape};
 use crate::worker::config::LoadFailure;
 
 /// One object of a load.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Part {
     pub(crate) number: u32,
     pub(crate) group: usize,
@@ -35,7 +35,7 @@ impl Part {
 }
 
 /// Where a load stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
     /// Earlier work on its memory may still run.
     FencingBefore,
@@ -46,7 +46,7 @@ pub(crate) enum Stage {
 }
 
 /// One load on this rank.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Load {
     pub(crate) request: String,
     pub(crate) parked: bool,
@@ -138,6 +138,14 @@ impl Load {
                 self.invalid.extend(part.blocks());
             }
         }
+    }
+
+    /// Why the load failed, if it did. Of a block-level load every block that lacks content is
+    /// named, so that a deadline that came too late to drop any part has failed nothing.
+    pub(crate) fn outcome(&self) -> Option<LoadFailure> {
+        let named = self.class == LayoutClass::Request || !self.invalid.is_empty();
+        self.failure
+            .filter(|failure| named || *failure != LoadFailure::Deadline)
     }
 
     /// Whether no part can write any more.

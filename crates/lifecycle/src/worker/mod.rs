@@ -6,6 +6,7 @@
 
 mod command;
 mod config;
+mod digest;
 mod load;
 mod root;
 mod save;

@@ -17,8 +17,8 @@ use crate::worker::config::{LoadFailure, WorkerConfig, WorkerCounters};
 use crate::worker::load::{Load, Stage};
 
 /// A load that is over and waits to be collected.
-#[derive(Debug)]
-struct Settled {
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Settled {
     load: LoadId,
     request: String,
     failed: bool,
@@ -26,26 +26,26 @@ struct Settled {
 }
 
 /// The worker's machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct WorkerRoot {
     pub(super) config: WorkerConfig,
     pub(super) shards: Shards,
-    incarnation: u128,
-    last_step: u64,
-    loads: BTreeMap<LoadId, Load>,
+    pub(super) incarnation: u128,
+    pub(super) last_step: u64,
+    pub(super) loads: BTreeMap<LoadId, Load>,
     /// Loads with parts to issue, served in turn.
-    turns: VecDeque<LoadId>,
-    queued: usize,
-    in_flight: usize,
-    settled: Vec<Settled>,
-    invalid: BTreeSet<u32>,
+    pub(super) turns: VecDeque<LoadId>,
+    pub(super) queued: usize,
+    pub(super) in_flight: usize,
+    pub(super) settled: Vec<Settled>,
+    pub(super) invalid: BTreeSet<u32>,
     /// A load on the model thread failed and no block can name it.
-    unnamed_failure: Option<LoadFailure>,
-    to_save: Vec<SaveOrder>,
+    pub(super) unnamed_failure: Option<LoadFailure>,
+    pub(super) to_save: Vec<SaveOrder>,
     pub(super) saves: BTreeSet<SaveId>,
     pub(super) next_save: u64,
     pub(super) commands: VecDeque<WorkerCommand>,
-    closed: bool,
+    pub(super) closed: bool,
     pub(super) counters: WorkerCounters,
 }
 
@@ -368,7 +368,8 @@ impl WorkerRoot {
         let Some(load) = self.loads.remove(&id) else {
             return;
         };
-        match load.failure {
+        let failure = load.outcome();
+        match failure {
             None => self.counters.loads_succeeded += 1,
             Some(failure) => {
                 let kind = LoadFailure::ALL.iter().position(|kind| *kind == failure);
@@ -382,13 +383,13 @@ impl WorkerRoot {
             self.settled.push(Settled {
                 load: id,
                 request: load.request,
-                failed: load.failure.is_some(),
+                failed: failure.is_some(),
                 invalid: load.invalid,
             });
             return;
         }
         if load.invalid.is_empty() {
-            self.unnamed_failure = self.unnamed_failure.or(load.failure);
+            self.unnamed_failure = self.unnamed_failure.or(failure);
         }
         self.invalid.extend(load.invalid);
     }

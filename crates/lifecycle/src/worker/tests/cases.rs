@@ -155,6 +155,26 @@ fn a_deadline_fails_the_load_and_never_ends_its_claim() {
 }
 
 #[test]
+fn a_deadline_that_finds_every_block_fetched_fails_nothing_that_blocks_name() {
+    for parked in [false, true] {
+        let mut scene = Scene::new(&full());
+        scene.load(1, parked);
+        scene.fence();
+        let due = scene.root.poll_timeout().unwrap();
+        scene.fetched(Ok(()));
+        scene.root.handle_timeout(due);
+        scene.drain();
+        assert_eq!(scene.root.poll_timeout(), None);
+        scene.fetched(Ok(()));
+        scene.fence();
+        let finished = if parked { vec![report(1)] } else { vec![] };
+        assert_eq!(scene.collect(), (finished, vec![], vec![]));
+        assert_eq!(scene.root.take_unnamed_failure(), None);
+        assert_eq!(scene.root.counters().loads_succeeded, 1);
+    }
+}
+
+#[test]
 fn l05_a_cancel_fails_a_load_only_if_something_was_left_to_fetch() {
     for (in_flight, failed) in [(8, false), (1, true)] {
         let limits = WorkerLimits {

@@ -1,0 +1,74 @@
+//! What of the scheduler's machine decides its future, and how full its tables are.
+//!
+//! Called by tests that visit every reachable state and must know one that they have seen. The
+//! invariant: two machines of one configuration with equal digests answer every later call alike,
+//! but for the numbers that they give to new requests, lookups and steps.
+
+use std::hash::{Hash, Hasher};
+
+use crate::scheduler::root::SchedulerRoot;
+
+/// Entries in each table of a [`SchedulerRoot`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SchedulerTables {
+    /// Requests that are known.
+    pub requests: usize,
+    /// Questions that the nodes have not answered.
+    pub questions: usize,
+    /// Loads of ended requests that some rank has not reported.
+    pub draining: usize,
+    /// Loads on the model thread that are not known to be sound yet.
+    pub unproven: usize,
+    /// Loads and cancellations that no plan has carried yet.
+    pub unsent: usize,
+}
+
+impl SchedulerRoot {
+    /// How full the tables are.
+    #[must_use]
+    pub fn tables(&self) -> SchedulerTables {
+        SchedulerTables {
+            requests: self.entries.len(),
+            questions: self.questions.len(),
+            draining: self.draining.len(),
+            unproven: self.unproven.len(),
+            unsent: self.orders.len() + self.cancels.len() + self.preempted.len(),
+        }
+    }
+}
+
+impl Hash for SchedulerRoot {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Every field is named, so that a new one cannot be forgotten.
+        let Self {
+            config: _,
+            shards: _,
+            ranks: _,
+            entries,
+            questions,
+            draining,
+            unproven,
+            orders,
+            cancels,
+            preempted,
+            ended,
+            commands,
+            counters: _,
+            step,
+            saves_from,
+            next_timeout,
+            next_key: _,
+            next_lookup: _,
+        } = self;
+        entries.hash(state);
+        questions.hash(state);
+        draining.hash(state);
+        for (after, request, load) in unproven {
+            (after.saturating_sub(*step), request, load).hash(state);
+        }
+        (orders, cancels, preempted, ended).hash(state);
+        commands.hash(state);
+        saves_from.saturating_sub(*step).hash(state);
+        next_timeout.hash(state);
+    }
+}
