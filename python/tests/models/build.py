@@ -39,7 +39,7 @@ def draw(recipe: Recipe, tensor: Tensor) -> torch.Tensor:
     dtype = getattr(torch, recipe.dtype)
     if tensor.fan_in is None:
         return torch.full(tensor.shape, tensor.constant, dtype=dtype)
-    seed = hashlib.sha256(f"{recipe.name}/{tensor.name}".encode()).digest()
+    seed = hashlib.sha256(f"{recipe.name}/{tensor.name}{recipe.weights}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(seed[:7]))
     values = torch.randn(tensor.shape, generator=generator)
     return (values * (GAIN / tensor.fan_in**0.5)).to(dtype)
@@ -65,7 +65,7 @@ def write(recipe: Recipe, folder: Path) -> None:
 def ensure(name: str, cache: Path = DEFAULT_CACHE) -> Path:
     """Returns the folder of the model, building it first when it is not there yet."""
     recipe = ALL[name]()
-    target = cache / recipe_hash(recipe) / name
+    target = cache / recipe_hash(recipe) / recipe.name
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
