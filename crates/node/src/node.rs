@@ -12,7 +12,7 @@ use tessera_proto::Incarnation;
 use tessera_proto::message::{Refusal, Refused, StatEntry};
 use tessera_proto::{FrameHeader, Kind};
 use tessera_store::{OwnerId, RamStore, StoreConfig};
-use tessera_transport::{Address, Listener, Payload, Receiver, Sender};
+use tessera_transport::{Address, Listener, Payload, Receiver, Reserved, Sender};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -66,10 +66,13 @@ impl Node {
             address: config.listen.to_string(),
             source,
         };
-        let listener = Listener::bind(&config.listen).await.map_err(bind)?;
-        let address = listener.address().map_err(bind)?;
+        // The address first, since a mistake there should not cost the time that memory takes; but
+        // whoever connects before the node can answer is refused and not kept waiting.
+        let reserved = Reserved::take(&config.listen).await.map_err(bind)?;
         let limits = config.limits.clone();
         let store = store(&config).await?;
+        let listener = reserved.listen().map_err(bind)?;
+        let address = listener.address().map_err(bind)?;
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(StartError::Random)?;
         let shared = Arc::new(Shared {

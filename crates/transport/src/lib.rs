@@ -27,7 +27,7 @@ pub use address::{Address, AddressError};
 pub use error::LinkError;
 pub use gather::{Frame, Payload};
 pub use link::{Closer, Link};
-pub use listener::Listener;
+pub use listener::{Listener, Reserved};
 pub use receiver::{Progress, Receiver};
 pub use region::Region;
 pub use segments::{Lent, SegmentError, Segments};
