@@ -34,6 +34,8 @@ ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # Several engines share the cores of a test machine; bound threads would share one.
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # The models are too small for two threads, which wait for each other on a busy machine.
+    "OMP_NUM_THREADS": "1",
     "VLLM_LOGGING_LEVEL": "INFO",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
@@ -212,6 +214,7 @@ class Nursery(Process):
 
     def __init__(self, log: Path) -> None:
         self.socket = log.with_suffix(".socket")
+        self.socket.unlink(missing_ok=True)
         super().__init__(
             spawn([sys.executable, ENGINE, "--fork", self.socket], log, ENVIRONMENT), log
         )
