@@ -8,6 +8,7 @@ mod block_copy;
 mod error;
 mod local;
 mod memory;
+mod meter;
 mod options;
 mod scheduler;
 mod worker;

@@ -14,6 +14,7 @@ use tessera_client::local::LocalNode;
 
 use crate::error::Raise as _;
 use crate::local;
+use crate::meter::Meter;
 
 /// One scheduled request: id, whole tables, tokens computed before, tokens of the step, blocks of
 /// each group, new hashes, and the index of the first of them.
@@ -31,6 +32,7 @@ type Scheduled = (
 #[pyclass(frozen, module = "tessera_kv._native")]
 pub(crate) struct Scheduler {
     driver: SchedulerDriver,
+    meter: Meter,
     local: Mutex<Option<LocalNode>>,
 }
 
@@ -46,6 +48,7 @@ impl Scheduler {
         let driver = driver.map_err(|error| error.raise(py))?;
         Ok(Self {
             driver,
+            meter: Meter::default(),
             local: Mutex::new(local),
         })
     }
@@ -142,6 +145,11 @@ impl Scheduler {
             .named()
             .into_iter()
             .collect()
+    }
+
+    /// By how much values have changed since the last call, by name; None if none has.
+    fn changes(&self, py: Python<'_>) -> Option<HashMap<&'static str, i64>> {
+        py.detach(|| self.meter.changes(&self.driver.metrics().named()))
     }
 
     /// Ends the driver; the local node goes on without this engine.

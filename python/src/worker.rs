@@ -13,6 +13,7 @@ use pyo3::types::PyAny;
 use tessera_client::driver::{EngineConfig, TransferResults, WorkerDriver};
 
 use crate::error::Raise as _;
+use crate::meter::Meter;
 use crate::{local, memory};
 
 /// Ids of requests: sent, received, failed to be received.
@@ -23,6 +24,7 @@ type Results = (Vec<String>, Vec<String>, Vec<String>);
 pub(crate) struct Worker {
     // Fields are dropped in this order: the driver ends before the tensors are given back.
     driver: WorkerDriver,
+    meter: Meter,
     uncollected: Mutex<TransferResults>,
     _memory: Vec<Py<PyAny>>,
 }
@@ -51,6 +53,7 @@ impl Worker {
         let uncollected = Mutex::new(TransferResults::default());
         Ok(Self {
             driver,
+            meter: Meter::default(),
             uncollected,
             _memory: memory,
         })
@@ -102,6 +105,11 @@ impl Worker {
             .named()
             .into_iter()
             .collect()
+    }
+
+    /// By how much values have changed since the last call, by name; None if none has.
+    fn changes(&self, py: Python<'_>) -> Option<HashMap<&'static str, i64>> {
+        py.detach(|| self.meter.changes(&self.driver.metrics().named()))
     }
 
     /// Waits for what still touches memory, then ends the driver.

@@ -46,7 +46,6 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         document = layout.engine_document(vllm_config, kv_cache_config, options, ENGINE)
         self._scheduler: TesseraScheduler | None = None
         self._worker: TesseraWorker | None = None
-        self._meter = metrics.Meter()
         if role == KVConnectorRole.SCHEDULER:
             if options.recompute and transfer.kv_load_failure_policy != "recompute":
                 # The engine reads its policy right after this constructor.
@@ -166,7 +165,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_kv_connector_stats(self) -> metrics.TesseraStats | None:
         """What was counted since the last call."""
-        return self._meter.read(self._scheduler or self._worker)
+        return metrics.read(self._scheduler or self._worker)
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> metrics.TesseraStats:

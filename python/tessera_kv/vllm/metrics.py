@@ -1,6 +1,6 @@
 """Metrics of the connector, for vLLM's log and for Prometheus. Nothing here ever raises.
 
-Each side's native values are read once a step; what they changed by travels through vLLM to its
+Each side is asked once a step by how much its values have changed; that travels through vLLM to its
 front end, where equal names of all ranks are added up. Changes of a gauge add up as well: its value
 in Prometheus is the sum over all ranks.
 """
@@ -40,8 +40,8 @@ LOGGED = (
 class Side(Protocol):
     """A side of the connector, as far as metrics are concerned."""
 
-    def metrics(self) -> dict[str, int]:
-        """The counters since the start."""
+    def changes(self) -> dict[str, int] | None:
+        """By how much counters have changed since the last call."""
 
 
 class TesseraStats(KVConnectorStats):
@@ -66,30 +66,15 @@ class TesseraStats(KVConnectorStats):
         return not self.data
 
 
-class Meter:
-    """Turns values since the start into changes since the last reading."""
-
-    def __init__(self) -> None:
-        """Start at zero."""
-        self._last: dict[str, int] = {}
-
-    def read(self, side: Side | None) -> TesseraStats | None:
-        """What changed since the last reading; None if nothing did."""
-        if side is None:
-            return None
-        try:
-            now = side.metrics()
-        except Exception:
-            # After shutdown, for example. A metric is never worth a step.
-            logger.debug("Tessera's counters cannot be read", exc_info=True)
-            return None
-        changed = {
-            name: value - self._last.get(name, 0)
-            for name, value in now.items()
-            if value != self._last.get(name, 0)
-        }
-        self._last = now
-        return TesseraStats(data=changed) if changed else None
+def read(side: Side | None) -> TesseraStats | None:
+    """What changed on a side since the last reading; None if nothing did."""
+    try:
+        changed = side.changes() if side is not None else None
+    except Exception:
+        # A metric is never worth a step.
+        logger.debug("Tessera's counters cannot be read", exc_info=True)
+        return None
+    return TesseraStats(data=changed) if changed else None
 
 
 class TesseraPromMetrics(KVConnectorPromMetrics):

@@ -106,9 +106,9 @@ class TesseraScheduler:
         """The request is over; whether its blocks must be kept for now."""
         return self._native.finished(request.request_id)
 
-    def metrics(self) -> dict[str, int]:
-        """The counters since the start."""
-        return self._native.metrics()
+    def changes(self) -> dict[str, int] | None:
+        """By how much counters have changed since the last call; None if none has."""
+        return self._native.changes()
 
     def shutdown(self) -> None:
         """End the native scheduler. Hooks raise from now on."""

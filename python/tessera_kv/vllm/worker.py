@@ -66,9 +66,9 @@ class TesseraWorker:
         """Blocks that a load without an outcome of its own could not fill."""
         return self.native.take_invalid_blocks()
 
-    def metrics(self) -> dict[str, int]:
-        """The counters since the start."""
-        return {} if self._native is None else self._native.metrics()
+    def changes(self) -> dict[str, int] | None:
+        """By how much counters have changed since the last call; None if none has."""
+        return None if self._native is None else self._native.changes()
 
     def shutdown(self) -> None:
         """End the native worker: wait for what still touches memory. Hooks raise from now on."""

@@ -165,6 +165,20 @@ def test_request_that_may_not_read_is_told_nothing(node: str) -> None:
         assert engine.scheduler.lookup("b", 9, 0, HASHES[:2], False) == (0, False)
 
 
+def test_changes_are_what_the_values_have_risen_by(node: str) -> None:
+    with Engine(node, ["full"], 9) as engine:
+        engine.compute("a", [[1, 2]], 2 * BLOCK)
+        changed = engine.worker.changes()
+        assert changed == {name: now for name, now in engine.worker.metrics().items() if now}
+        assert engine.worker.changes() is None
+        assert engine.scheduler.changes() is not None
+        engine.compute("b", [[3, 4]], 2 * BLOCK)
+        changed = engine.worker.changes()
+        assert changed is not None
+        assert changed["saves"] == 2
+        assert "saves_stored" not in changed, "they existed"
+
+
 def test_hooks_after_shutdown_raise(node: str) -> None:
     engine = Engine(node, ["full"], 9)
     engine.scheduler.shutdown()
