@@ -374,15 +374,16 @@ impl State {
         for rank in &mut self.ranks {
             for (group, table) in self.slots[slot].tables.iter().enumerate() {
                 let first = if group == STATE { to - 1 } else { from };
-                for chunk in at(first / CHUNK)..at(to.div_ceil(CHUNK)) {
+                let (first, end) = (at(first / CHUNK), at(to.div_ceil(CHUNK)));
+                for (chunk, block) in table.iter().enumerate().take(end).skip(first) {
                     let whole = group != STATE || to.is_multiple_of(CHUNK);
                     let text = slot;
                     let content = match sound && whole {
                         true => Content::Right { text, group, chunk },
                         false => Content::Dirty,
                     };
-                    if table[chunk] != 0 {
-                        rank.write(table[chunk], content);
+                    if *block != 0 {
+                        rank.write(*block, content);
                     }
                 }
             }

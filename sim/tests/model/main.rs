@@ -52,7 +52,7 @@ fn explore(title: &str, setup: Setup, seen: &[Reached]) {
         checker.max_depth(),
         began.elapsed().as_secs_f64()
     );
-    for (name, path) in checker.discoveries() {
+    if let Some((name, path)) = checker.discoveries().into_iter().next() {
         let last = path.last_state();
         for (_, action) in path.clone().into_vec() {
             eprintln!("  {action:?}");

@@ -209,19 +209,19 @@ impl State {
             (_, _, true) => Err(LoadFailure::Miss),
             _ => Err(LoadFailure::Corrupt),
         };
-        if !ok && !(gone || missing) {
+        if !(ok || gone || missing) {
             self.left.faults = self.left.faults.saturating_sub(1);
         }
         if gone {
             world.saw(Reached::LeaseOver);
         }
-        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.load == Some(load)) {
-            if let (Some(held), Stand::Parked { .. }) = (fetch.lease, slot.stand) {
-                let held = self.node.holds(held, object);
-                self.must(held, Law::P9, || {
-                    format!("the lease of {load:?} was given back while it loads")
-                });
-            }
+        let slot = self.slots.iter().find(|slot| slot.load == Some(load));
+        if let (Some(held), Some(Stand::Parked { .. })) = (fetch.lease, slot.map(|slot| slot.stand))
+        {
+            let held = self.node.holds(held, object);
+            self.must(held, Law::P9, || {
+                format!("the lease of {load:?} was given back while it loads")
+            });
         }
         if !ok && let Some(slot) = self.slots.iter_mut().find(|slot| slot.load == Some(load)) {
             slot.parts_failed |= 1 << rank;

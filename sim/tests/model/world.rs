@@ -139,6 +139,10 @@ pub(crate) enum EnginePhase {
 
 /// One state of a world.
 #[derive(Clone, Debug, Hash)]
+#[expect(
+    clippy::derived_hash_with_manual_eq,
+    reason = "states are equal if their digests are, and equal digests are equal hashes"
+)]
 pub(crate) struct State {
     pub(crate) now: Instant,
     pub(crate) root: Arc<SchedulerRoot>,
@@ -411,6 +415,6 @@ pub(crate) fn clean(blocks: usize) -> Vec<Content> {
 }
 
 /// A machine to change, apart from all states that share it.
-pub(crate) fn own<'a>(root: &'a mut Arc<WorkerRoot>) -> &'a mut WorkerRoot {
+pub(crate) fn own(root: &mut Arc<WorkerRoot>) -> &mut WorkerRoot {
     Arc::make_mut(root)
 }
