@@ -2,7 +2,8 @@
 //!
 //! Each method translates one hook into one call of the driver, with the interpreter released while
 //! the driver works. The invariant: the engine's tensors are held for as long as the driver may
-//! touch their memory, so that the regions over it never outlive it.
+//! touch their memory, so that the regions over it never outlive it; for ever, if a device cannot
+//! say that it is done with it.
 
 use std::collections::HashMap;
 
@@ -24,7 +25,17 @@ pub(crate) struct Worker {
     // Fields are dropped in this order: the driver ends before the tensors are given back.
     driver: WorkerDriver,
     uncollected: Mutex<TransferResults>,
-    _memory: Vec<Py<PyAny>>,
+    memory: Vec<Py<PyAny>>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.driver.shutdown();
+        if self.driver.is_stopped() {
+            // A device may write to the tensors for ever: the engine must not get them back.
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+    }
 }
 
 #[pymethods]
@@ -50,7 +61,7 @@ impl Worker {
         Ok(Self {
             driver,
             uncollected,
-            _memory: memory,
+            memory,
         })
     }
 
