@@ -44,8 +44,8 @@ pub enum StartError {
     },
     /// Other users could reach the socket.
     #[error(
-        "the folder {folder} is open to other users: run `chmod 700 {folder}` as its owner, or \
-         choose a folder of your own in --listen"
+        "the folder {folder} is open to other users: choose a folder of your own in --listen, or \
+         run `chmod 700 {folder}` if nobody else uses it; never on a shared one such as /tmp"
     )]
     FolderNotPrivate {
         /// The folder of the socket.

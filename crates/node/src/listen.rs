@@ -2,7 +2,8 @@
 //!
 //! Called once, by `Node::start`, before any memory is taken. Invariant: without authentication a
 //! port is open to this machine only, a unix socket to this user only, and a socket file is removed
-//! only by the process that holds its lock, so that two nodes can never serve one path.
+//! only by the process that holds the lock beside it, so that two nodes can never serve one path.
+//! A configured lock comes on top of that one and never replaces it.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
@@ -15,42 +16,42 @@ use tessera_transport::Address;
 use crate::config::NodeConfig;
 use crate::error::StartError;
 
-/// The right to listen on one address. Dropping it removes the socket file, then the lock.
+/// The right to listen on one address. Dropping it removes the socket file, then the locks.
 #[derive(Debug)]
 pub(crate) struct Claim {
     socket: Option<PathBuf>,
-    _lock: Option<File>,
+    _locks: Vec<File>,
 }
 
 impl Claim {
-    /// Checks the policy, takes the lock and clears a socket that a dead node left behind.
+    /// Checks the policy, takes the locks and clears a socket that a dead node left behind.
     pub(crate) fn take(config: &NodeConfig) -> Result<Self, StartError> {
-        match &config.listen {
+        let mut locks: Vec<PathBuf> = config.lock.iter().cloned().collect();
+        let socket = match &config.listen {
+            Address::Tcp(_) if config.insecure || config.listen.is_loopback() => None,
             Address::Tcp(_) => {
-                if !config.insecure && !config.listen.is_loopback() {
-                    return Err(StartError::NotLoopback {
-                        address: config.listen.to_string(),
-                    });
-                }
-                let lock = config.lock.as_deref().map(lock_file).transpose()?;
-                Ok(Self {
-                    socket: None,
-                    _lock: lock,
-                })
+                return Err(StartError::NotLoopback {
+                    address: config.listen.to_string(),
+                });
             }
             Address::Unix(path) => {
                 private_folder(path, config.insecure)?;
-                let lock = match &config.lock {
-                    Some(lock) => lock_file(lock)?,
-                    None => lock_file(&beside(path))?,
-                };
-                remove_stale(path)?;
-                Ok(Self {
-                    socket: Some(path.clone()),
-                    _lock: Some(lock),
-                })
+                locks.push(beside(path));
+                Some(path.clone())
             }
+        };
+        locks.dedup();
+        let locks = locks
+            .iter()
+            .map(|lock| lock_file(lock))
+            .collect::<Result<_, _>>()?;
+        if let Some(path) = &socket {
+            remove_stale(path)?;
         }
+        Ok(Self {
+            socket,
+            _locks: locks,
+        })
     }
 }
 
@@ -63,7 +64,7 @@ impl Drop for Claim {
     }
 }
 
-/// The lock of a socket without a configured one: `node.sock` is guarded by `node.sock.lock`.
+/// The lock of a socket: `node.sock` is guarded by `node.sock.lock`.
 fn beside(socket: &Path) -> PathBuf {
     let mut name = socket.as_os_str().to_owned();
     name.push(".lock");
@@ -183,6 +184,26 @@ mod tests {
         );
         drop(first);
         Claim::take(&config).expect("a claim after the first ended");
+    }
+
+    #[test]
+    fn a_lock_of_ones_own_is_no_right_to_a_socket_that_is_taken() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |lock: &str| NodeConfig {
+            lock: Some(folder.path().join("run").join(lock)),
+            ..config(&format!("unix:{}/run/node.sock", folder.path().display()))
+        };
+        let first = Claim::take(&at("a.lock")).expect("the first claim");
+        for lock in ["a.lock", "b.lock"] {
+            let refused = Claim::take(&at(lock)).expect_err(lock);
+            assert!(
+                matches!(refused, StartError::AlreadyRunning { .. }),
+                "{refused}"
+            );
+        }
+        drop(first);
+        // The lock beside the socket may be the configured one.
+        Claim::take(&at("node.sock.lock")).expect("a claim after the first ended");
     }
 
     #[test]
