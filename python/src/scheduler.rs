@@ -3,9 +3,10 @@
 //! Each method translates one hook into one call of the driver, with the interpreter released while
 //! the driver works: a lookup may wait for nodes, and Python's other threads go on meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -16,17 +17,23 @@ use crate::error::Raise as _;
 use crate::local;
 use crate::meter::Meter;
 
-/// One scheduled request: id, whole tables, tokens computed before, tokens of the step, blocks of
-/// each group, new hashes, and the index of the first of them.
-type Scheduled = (
-    String,
-    bool,
-    u64,
-    u64,
-    Vec<Vec<u32>>,
-    Vec<PyBackedBytes>,
-    u64,
+/// A request that is sent whole: id, tokens computed before the step, tokens of the step, blocks of
+/// each group, and its hashes.
+type New = (String, u64, u64, Vec<Vec<u32>>, Vec<PyBackedBytes>);
+
+/// Requests that run on, as the engine has them, a column each: ids, new blocks of each group (None:
+/// no new ones), tokens computed before the step, tokens of the step; and which of them resume, whose
+/// blocks are whole tables.
+type Known = (
+    Vec<String>,
+    Vec<Option<Vec<Vec<u32>>>>,
+    Vec<u64>,
+    Vec<u64>,
+    HashSet<String>,
 );
+
+/// New hashes of known requests by id: the index of the first, and the hashes.
+type Grown = HashMap<String, (u64, Vec<PyBackedBytes>)>;
 
 /// The scheduler's side of the connector.
 #[pyclass(frozen, module = "tessera_kv._native")]
@@ -97,12 +104,15 @@ impl Scheduler {
     fn step<'py>(
         &self,
         py: Python<'py>,
-        scheduled: Vec<Scheduled>,
+        new: Vec<New>,
+        known: Known,
+        grown: Grown,
         preempted: Vec<String>,
         finished: Vec<String>,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        let mut scheduled = known_requests(known, grown)?;
         let plan = py.detach(|| {
-            let scheduled = scheduled.into_iter().map(scheduled_request).collect();
+            scheduled.extend(new.into_iter().map(new_request));
             self.driver.step(&StepInput {
                 scheduled,
                 preempted,
@@ -161,16 +171,43 @@ impl Scheduler {
     }
 }
 
-fn scheduled_request(scheduled: Scheduled) -> ScheduledRequest {
-    let (request, whole_tables, computed_tokens, scheduled_tokens, blocks, hashes, hashes_from) =
-        scheduled;
+fn new_request(new: New) -> ScheduledRequest {
+    let (request, computed_tokens, scheduled_tokens, blocks, hashes) = new;
     ScheduledRequest {
         request,
-        whole_tables,
+        whole_tables: true,
         computed_tokens,
         scheduled_tokens,
         blocks,
-        hashes: hashes.iter().map(|hash| hash.to_vec()).collect(),
-        hashes_from,
+        hashes: owned(&hashes),
+        hashes_from: 0,
     }
+}
+
+fn known_requests(known: Known, mut grown: Grown) -> PyResult<Vec<ScheduledRequest>> {
+    let (requests, blocks, computed, scheduled, resumed) = known;
+    let lengths = [blocks.len(), computed.len(), scheduled.len()];
+    if lengths != [requests.len(); 3] {
+        let message = format!("{} requests with columns of {lengths:?}", requests.len());
+        return Err(PyValueError::new_err(message));
+    }
+    let tokens = computed.into_iter().zip(scheduled);
+    let columns = requests.into_iter().zip(blocks).zip(tokens);
+    let row = |((request, blocks), (computed_tokens, scheduled_tokens))| {
+        let (hashes_from, hashes) = grown.remove(&request).unwrap_or_default();
+        ScheduledRequest {
+            whole_tables: resumed.contains(&request),
+            request,
+            computed_tokens,
+            scheduled_tokens,
+            blocks: Option::unwrap_or_default(blocks),
+            hashes: owned(&hashes),
+            hashes_from,
+        }
+    };
+    Ok(columns.map(row).collect())
+}
+
+fn owned(hashes: &[PyBackedBytes]) -> Vec<Vec<u8>> {
+    hashes.iter().map(|hash| hash.to_vec()).collect()
 }

@@ -54,9 +54,15 @@ class Scheduler:
     ) -> None: ...
     def step(
         self,
-        scheduled: Sequence[
-            tuple[str, bool, int, int, Sequence[Sequence[int]], Sequence[bytes], int]
+        new: Sequence[tuple[str, int, int, Sequence[Sequence[int]], Sequence[bytes]]],
+        known: tuple[
+            Sequence[str],
+            Sequence[Sequence[Sequence[int]] | None],
+            Sequence[int],
+            Sequence[int],
+            set[str],
         ],
+        grown: dict[str, tuple[int, list[bytes]]],
         preempted: Sequence[str],
         finished: Sequence[str],
     ) -> bytes: ...

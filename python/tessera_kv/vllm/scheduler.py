@@ -7,16 +7,15 @@ and needs again: the requests, whose block hashes grow, and how many of them wer
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tessera_kv import _native
 from tessera_kv.vllm.data import Document, TesseraMetadata
 
-# One scheduled request as the native part takes it: id, whether the table is sent whole, tokens
-# computed before the step, tokens of the step, new blocks of each group, new block hashes, and the
-# index of the first of these.
-Scheduled = tuple[str, bool, int, int, Sequence[list[int]], list[bytes], int]
+# A request as the native part takes it whole: id, tokens computed before the step, tokens of the
+# step, blocks of each group, block hashes.
+NewRequest = tuple[str, int, int, Sequence[list[int]], list[bytes]]
 
 
 class TesseraScheduler:
@@ -46,53 +45,51 @@ class TesseraScheduler:
 
     def step(self, output: Any) -> TesseraMetadata:
         """Plan the step that the scheduler has decided."""
-        scheduled = [*self._new_requests(output), *self._known_requests(output)]
+        known = output.scheduled_cached_reqs
+        for request_id in known.resumed_req_ids:
+            self._hashes_sent.pop(request_id, None)
+        # Requests that run on stay the columns that they come in: there may be hundreds of them in
+        # every step, and most have nothing new.
+        columns = (
+            known.req_ids,
+            known.new_block_ids,
+            known.num_computed_tokens,
+            scheduled_tokens(output, known.req_ids),
+            known.resumed_req_ids,
+        )
         plan = self._native.step(
-            scheduled, list(output.preempted_req_ids or ()), list(output.finished_req_ids)
+            self._new_requests(output),
+            columns,
+            self._grown(known.req_ids),
+            list(output.preempted_req_ids or ()),
+            list(output.finished_req_ids),
         )
         for request_id in output.finished_req_ids:
             self._requests.pop(request_id, None)
             self._hashes_sent.pop(request_id, None)
         return TesseraMetadata(plan)
 
-    def _new_requests(self, output: Any) -> Iterator[Scheduled]:
-        for new in output.scheduled_new_reqs:
-            # Sent again whole after a preemption by one of vLLM's model runners.
-            self._hashes_sent.pop(new.req_id, None)
-            yield (
-                new.req_id,
-                True,
-                new.num_computed_tokens,
-                scheduled_tokens(output, new.req_id),
-                new.block_ids,
-                *self._new_hashes(new.req_id),
-            )
+    def _new_requests(self, output: Any) -> list[NewRequest]:
+        """Requests that are sent whole; one of vLLM's model runners resumes them like this too."""
+        new = output.scheduled_new_reqs
+        tokens = scheduled_tokens(output, [it.req_id for it in new])
+        whole = []
+        for it, scheduled in zip(new, tokens, strict=True):
+            hashes = self._requests[it.req_id].block_hashes
+            self._hashes_sent[it.req_id] = len(hashes)
+            whole.append((it.req_id, it.num_computed_tokens, scheduled, it.block_ids, hashes))
+        return whole
 
-    def _known_requests(self, output: Any) -> Iterator[Scheduled]:
-        known = output.scheduled_cached_reqs
-        for request_id, blocks, computed in zip(
-            known.req_ids, known.new_block_ids, known.num_computed_tokens, strict=True
-        ):
-            resumed = request_id in known.resumed_req_ids
-            if resumed:
-                self._hashes_sent.pop(request_id, None)
-            yield (
-                request_id,
-                resumed,
-                computed,
-                scheduled_tokens(output, request_id),
-                blocks or (),
-                *self._new_hashes(request_id),
-            )
-
-    def _new_hashes(self, request_id: str) -> tuple[list[bytes], int]:
-        """The hashes that were not passed on yet, and the index of the first of them."""
-        sent = self._hashes_sent.get(request_id, 0)
-        hashes = self._requests[request_id].block_hashes
-        if len(hashes) <= sent:
-            return [], sent
-        self._hashes_sent[request_id] = len(hashes)
-        return hashes[sent:], sent
+    def _grown(self, request_ids: Sequence[str]) -> dict[str, tuple[int, list[bytes]]]:
+        """Hashes that were not passed on yet, by request, and the index of the first of them."""
+        grown = {}
+        for request_id in request_ids:
+            hashes = self._requests[request_id].block_hashes
+            sent = self._hashes_sent.get(request_id, 0)
+            if len(hashes) > sent:
+                grown[request_id] = (sent, hashes[sent:])
+                self._hashes_sent[request_id] = len(hashes)
+        return grown
 
     def worker_output(self, output: Any) -> None:
         """What all workers together reported about loads."""
@@ -115,7 +112,7 @@ class TesseraScheduler:
         self._native.shutdown()
 
 
-def scheduled_tokens(output: Any, request_id: str) -> int:
+def scheduled_tokens(output: Any, request_ids: Sequence[str]) -> list[int]:
     """Tokens of the step that will stay: drafts may be rejected, and are not counted."""
-    drafts = output.scheduled_spec_decode_tokens.get(request_id, ())
-    return int(output.num_scheduled_tokens[request_id]) - len(drafts)
+    tokens, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
+    return [tokens[request_id] - len(drafts.get(request_id, ())) for request_id in request_ids]

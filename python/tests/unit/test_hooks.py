@@ -81,25 +81,31 @@ def last_step(side: Any) -> Any:
     return arguments
 
 
+NOBODY = ([], [], [], [], set())
+
+
 def test_each_hash_is_passed_on_once(side: Any) -> None:
     prompt = request("a", 2)
     side.lookup(prompt, 0)
     side.step(output(new={"a": (0, ([1], [2]))}, tokens={"a": 32}))
-    assert last_step(side)[0] == [("a", True, 0, 32, ([1], [2]), [b"\0", b"\1"], 0)]
+    whole = [("a", 0, 32, ([1], [2]), [b"\0", b"\1"])]
+    assert last_step(side) == (whole, NOBODY, {}, [], [])
     side.step(output(known={"a": (32, None)}, tokens={"a": 1}))
-    assert last_step(side)[0] == [("a", False, 32, 1, (), [], 2)]
+    assert last_step(side) == ([], (["a"], [None], [32], [1], set()), {}, [], [])
     prompt.block_hashes.append(b"\2")
     side.step(output(known={"a": (33, ([5], [6]))}, tokens={"a": 1}))
-    assert last_step(side)[0] == [("a", False, 33, 1, ([5], [6]), [b"\2"], 2)]
+    known = (["a"], [([5], [6])], [33], [1], set())
+    assert last_step(side) == ([], known, {"a": (2, [b"\2"])}, [], [])
 
 
 def test_resumed_request_is_sent_whole(side: Any) -> None:
     side.allocated(request("a", 2), SimpleNamespace(get_block_ids=lambda: ([1], [2])), 0)
     side.step(output(new={"a": (0, ([1], [2]))}, tokens={"a": 32}))
     side.step(output(known={"a": (16, ([7], [8]))}, tokens={"a": 5}, resumed={"a"}))
-    assert last_step(side)[0] == [("a", True, 16, 5, ([7], [8]), [b"\0", b"\1"], 0)]
+    known = (["a"], [([7], [8])], [16], [5], {"a"})
+    assert last_step(side) == ([], known, {"a": (0, [b"\0", b"\1"])}, [], [])
     side.step(output(new={"a": (0, ([3], [4]))}, tokens={"a": 32}))
-    assert last_step(side)[0] == [("a", True, 0, 32, ([3], [4]), [b"\0", b"\1"], 0)]
+    assert last_step(side)[0] == [("a", 0, 32, ([3], [4]), [b"\0", b"\1"])]
 
 
 def test_drafts_are_not_counted_and_endings_are_passed_on(side: Any) -> None:
@@ -113,8 +119,8 @@ def test_drafts_are_not_counted_and_endings_are_passed_on(side: Any) -> None:
         finished_req_ids={"a"},
     )
     assert side.step(step).plan == b"plan"
-    scheduled, preempted, finished = last_step(side)
-    assert scheduled[0][3] == 17
+    new, *_, preempted, finished = last_step(side)
+    assert new[0][2] == 17
     assert (preempted, finished) == (["p"], ["a"])
     assert not side._requests
     assert not side._hashes_sent

@@ -41,10 +41,13 @@ class Engine:
         self.scheduler.shutdown()
         self.worker.shutdown()
 
+    def step(self, new: list[Any]) -> bytes:
+        """The plan of a step in which no request runs on."""
+        return self.scheduler.step(new, ([], [], [], [], set()), {}, [], [])
+
     def compute(self, request: str, tables: list[list[int]], tokens: int) -> None:
         """One step that computes a whole prompt, and the save of its chunks."""
-        scheduled = [(request, True, 0, tokens, tables, HASHES[: tokens // BLOCK], 0)]
-        plan = self.scheduler.step(scheduled, [], [])
+        plan = self.step([(request, 0, tokens, tables, HASHES[: tokens // BLOCK])])
         self.worker.preempt(plan)
         self.worker.begin_step(plan)
         self.worker.end_step()
@@ -72,7 +75,7 @@ class Engine:
     def load(self, request: str, tables: list[list[int]], tokens: int) -> tuple[set[str], set[str]]:
         """Load what a lookup has promised; requests that ended, and those that failed."""
         self.scheduler.allocated(request, tables, tokens)
-        plan = self.scheduler.step([], [], [])
+        plan = self.step([])
         self.worker.preempt(plan)
         self.worker.begin_step(plan)
         self.worker.end_step()
@@ -179,6 +182,21 @@ def test_changes_are_what_the_values_have_risen_by(node: str) -> None:
         assert "saves_stored" not in changed, "they existed"
 
 
+def test_request_that_runs_on_saves_what_it_completes(node: str) -> None:
+    with Engine(node, ["full"], 9) as engine:
+        randomize(engine)
+        engine.step([("a", 0, 2 * BLOCK - 1, [[5, 3]], HASHES[:1])])
+        grown = {"a": (1, HASHES[1:2])}
+        known = (["a"], [None], [2 * BLOCK - 1], [2], set())
+        plan = engine.scheduler.step([], known, grown, [], [])
+        engine.worker.begin_step(plan)
+        engine.worker.end_step()
+        engine.settle()
+        assert engine.worker.metrics()["saves"] == 1, "the second chunk; the first plan was not run"
+        with pytest.raises(ValueError, match="columns"):
+            engine.scheduler.step([], (["a"], [], [1], [1], set()), {}, [], [])
+
+
 def test_hooks_after_shutdown_raise(node: str) -> None:
     engine = Engine(node, ["full"], 9)
     engine.scheduler.shutdown()
@@ -186,7 +204,7 @@ def test_hooks_after_shutdown_raise(node: str) -> None:
     engine.scheduler.shutdown()
     engine.worker.shutdown()
     with pytest.raises(_native.ClosedError, match="shut down"):
-        engine.scheduler.step([], [], [])
+        engine.step([])
     with pytest.raises(_native.ClosedError, match="shut down"):
         engine.worker.poll()
     assert engine.worker.uncollected() == ([], [], [])
