@@ -109,7 +109,7 @@ impl Scheduler {
         grown: Grown,
         preempted: Vec<String>,
         finished: Vec<String>,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let mut scheduled = known_requests(known, grown)?;
         let plan = py.detach(|| {
             scheduled.extend(new.into_iter().map(new_request));
@@ -119,7 +119,8 @@ impl Scheduler {
                 finished,
             })
         });
-        Ok(PyBytes::new(py, &plan.map_err(|error| error.raise(py))?))
+        let plan = plan.map_err(|error| error.raise(py))?;
+        Ok(plan.map(|plan| PyBytes::new(py, &plan)))
     }
 
     /// What the engine has gathered from all workers.

@@ -85,12 +85,13 @@ impl Worker {
             .map_err(|error| error.raise(py))
     }
 
-    /// What ended since the last call.
-    fn poll(&self, py: Python<'_>) -> PyResult<Results> {
-        let results = py
-            .detach(|| self.driver.poll())
-            .map_err(|error| error.raise(py))?;
-        Ok(named(results))
+    /// What ended since the last call, and whether the driver is idle: then no later call has news
+    /// before the next plan.
+    fn poll(&self, py: Python<'_>) -> PyResult<(Results, bool)> {
+        // Asked first, so that what ends in between is not missed.
+        let (idle, results) = py.detach(|| (self.driver.is_idle(), self.driver.poll()));
+        let results = results.map_err(|error| error.raise(py))?;
+        Ok((named(results), idle))
     }
 
     /// Blocks that could not be filled.

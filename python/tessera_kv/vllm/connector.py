@@ -150,7 +150,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         """Copy what the step completed, to be saved beside the following steps."""
-        self.worker.end_step()
+        self.worker.end_step(plan_of(self._get_connector_metadata()))
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         """Report what ended since the last call, each request once."""

@@ -18,9 +18,12 @@ GroupKind = str | dict[str, dict[str, int]]
 
 @dataclass
 class TesseraMetadata(KVConnectorMetadata):
-    """The plan of one step, encoded by the native scheduler for the native workers."""
+    """The plan of one step, encoded by the native scheduler for the native workers.
 
-    plan: bytes
+    None: the workers have nothing to do in it, as in most steps.
+    """
+
+    plan: bytes | None
 
 
 class Axes(TypedDict):

@@ -26,10 +26,13 @@ class TesseraScheduler:
         self._native = _native.Scheduler(json.dumps(document), binary)
         self._requests: dict[str, Any] = {}
         self._hashes_sent: dict[str, int] = {}
+        # Whether counters may have changed since they were read: steps without a plan change none.
+        self._counting = True
 
     def lookup(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens after the computed ones can be loaded, and whether it waits for them."""
         self._requests[request.request_id] = request
+        self._counting = True
         return self._native.lookup(
             request.request_id,
             request.num_tokens,
@@ -41,6 +44,7 @@ class TesseraScheduler:
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """The request got its blocks; `external_tokens` of them are to be loaded."""
         self._requests[request.request_id] = request
+        self._counting = True
         self._native.allocated(request.request_id, blocks.get_block_ids(), external_tokens)
 
     def step(self, output: Any) -> TesseraMetadata:
@@ -67,11 +71,14 @@ class TesseraScheduler:
         for request_id in output.finished_req_ids:
             self._requests.pop(request_id, None)
             self._hashes_sent.pop(request_id, None)
+        self._counting |= plan is not None
         return TesseraMetadata(plan)
 
     def _new_requests(self, output: Any) -> list[NewRequest]:
         """Requests that are sent whole; one of vLLM's model runners resumes them like this too."""
         new = output.scheduled_new_reqs
+        if not new:
+            return []
         tokens = scheduled_tokens(output, [it.req_id for it in new])
         whole = []
         for it, scheduled in zip(new, tokens, strict=True):
@@ -92,19 +99,25 @@ class TesseraScheduler:
         return grown
 
     def worker_output(self, output: Any) -> None:
-        """What all workers together reported about loads."""
-        self._native.worker_output(
-            list(output.finished_recving or ()),
-            list(output.failed_recving or ()),
-            list(output.invalid_block_ids or ()),
-        )
+        """What all workers together reported about loads: nothing, after most steps."""
+        received, failed = output.finished_recving, output.failed_recving
+        invalid = output.invalid_block_ids
+        if received or failed or invalid:
+            self._counting = True
+            self._native.worker_output(
+                list(received or ()), list(failed or ()), list(invalid or ())
+            )
 
     def finished(self, request: Any) -> bool:
         """The request is over; whether its blocks must be kept for now."""
+        self._counting = True
         return self._native.finished(request.request_id)
 
     def changes(self) -> dict[str, int] | None:
         """By how much counters have changed since the last call; None if none has."""
+        if not self._counting:
+            return None
+        self._counting = False
         return self._native.changes()
 
     def shutdown(self) -> None:

@@ -1,7 +1,8 @@
-"""The connector's side in a worker: translates its hooks into native calls, one each.
+"""The connector's side in a worker: translates its hooks into native calls, at most one each.
 
 Created by `TesseraConnector` in every worker process. Block memory is described once and never
-touched from here: the native part reads and writes it.
+touched from here: the native part reads and writes it. Most steps neither load nor save anything:
+these make no native call at all.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class TesseraWorker:
         self._binary = binary
         self._self_test = self_test
         self._native: _native.Worker | None = None
+        # Whether the native part may have news: from a plan until a poll that found it idle. What
+        # that poll left behind, such as counters, is collected in the same pass or in the next.
+        self._active = self._collecting = True
 
     def register(self, kv_caches: Mapping[str, Any]) -> None:
         """Start the native worker on the engine's block memory."""
@@ -48,27 +52,38 @@ class TesseraWorker:
 
     def before_step(self, metadata: TesseraMetadata) -> None:
         """Memory is about to be overwritten: what still needs it ends first."""
-        self.native.preempt(metadata.plan)
+        if metadata.plan is not None:
+            self.native.preempt(metadata.plan)
 
     def begin_step(self, metadata: TesseraMetadata) -> None:
         """Start the loads of the step."""
-        self.native.begin_step(metadata.plan)
+        if metadata.plan is not None:
+            self._active = self._collecting = True
+            self.native.begin_step(metadata.plan)
 
-    def end_step(self) -> None:
+    def end_step(self, metadata: TesseraMetadata) -> None:
         """Copy what the step completed, to be saved."""
-        self.native.end_step()
+        if metadata.plan is not None:
+            self.native.end_step()
 
     def results(self) -> tuple[list[str], list[str], list[str]]:
         """Requests whose sends ended, whose receives ended, and whose receives failed."""
-        return self.native.poll()
+        self._collecting = self._active
+        if not self._active:
+            return [], [], []
+        results, idle = self.native.poll()
+        self._active = not idle
+        return results
 
     def invalid_blocks(self) -> list[int]:
         """Blocks that a load without an outcome of its own could not fill."""
-        return self.native.take_invalid_blocks()
+        return self.native.take_invalid_blocks() if self._collecting else []
 
     def changes(self) -> dict[str, int] | None:
         """By how much counters have changed since the last call; None if none has."""
-        return None if self._native is None else self._native.changes()
+        if self._native is None or not self._collecting:
+            return None
+        return self._native.changes()
 
     def shutdown(self) -> None:
         """End the native worker: wait for what still touches memory. Hooks raise from now on."""

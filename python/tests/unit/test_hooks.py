@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,8 @@ from tessera_kv.command import BINARY
 from tessera_kv.vllm import NAME, metrics, register
 from tessera_kv.vllm import scheduler as scheduler_side
 from tessera_kv.vllm.connector import TesseraConnector, plan_of
+from tessera_kv.vllm.data import TesseraMetadata
+from tessera_kv.vllm.worker import TesseraWorker
 
 
 class FakeNative:
@@ -24,13 +27,21 @@ class FakeNative:
 
     def __init__(self, *_: object) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self.answers = {"step": b"plan", "lookup": (None, False), "finished": False}
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
             self.calls.append((name, arguments))
-            return {"step": b"plan", "lookup": (None, False), "finished": False}.get(name)
+            return self.answers.get(name)
 
         return call
+
+    @property
+    def names(self) -> list[str]:
+        """What was asked since the last reading."""
+        names = [name for name, _ in self.calls]
+        self.calls.clear()
+        return names
 
 
 @pytest.fixture
@@ -136,11 +147,79 @@ def test_request_that_must_not_read_the_cache_is_looked_up_without(side: Any) ->
 def test_worker_output_of_any_shape_is_passed_on(side: Any) -> None:
     nothing = SimpleNamespace(finished_recving=None, failed_recving=set(), invalid_block_ids=set())
     side.worker_output(nothing)
-    assert side._native.calls[-1] == ("worker_output", ([], [], []))
+    assert not side._native.calls, "nothing is not passed on"
     some = SimpleNamespace(finished_recving={"a"}, failed_recving={"a"}, invalid_block_ids={3})
     side.worker_output(some)
     assert side._native.calls[-1] == ("worker_output", (["a"], ["a"], [3]))
     assert some.finished_recving == {"a"}, "the engine's sets are not touched"
+
+
+def test_counters_are_read_after_whatever_may_change_them(side: Any) -> None:
+    prompt = request("a", 1)
+    nothing = SimpleNamespace(finished_recving=None, failed_recving=set(), invalid_block_ids=set())
+    some = SimpleNamespace(finished_recving={"a"}, failed_recving=set(), invalid_block_ids=set())
+    blocks = SimpleNamespace(get_block_ids=lambda: ([1], [2]))
+
+    def is_read(act: Callable[[], Any]) -> bool:
+        act()
+        side._native.calls.clear()
+        side.changes()
+        return side._native.names == ["changes"]
+
+    assert is_read(lambda: None), "what the start has counted"
+    assert is_read(lambda: side.lookup(prompt, 0))
+    assert is_read(lambda: side.allocated(prompt, blocks, 0))
+    assert is_read(lambda: side.step(output())), "a plan"
+    assert is_read(lambda: side.worker_output(some))
+    side._native.answers["step"] = None
+    assert not is_read(lambda: side.step(output()))
+    assert not is_read(lambda: side.worker_output(nothing))
+    assert is_read(lambda: side.finished(prompt))
+
+
+@pytest.fixture
+def worker() -> Any:
+    worker = TesseraWorker({}, None, "", self_test=False)
+    worker._native = FakeNative()
+    return worker
+
+
+def run_step(worker: Any, plan: bytes | None, idle: bool) -> list[str]:
+    """What one step asks of the native part, which is `idle` or not when it is polled."""
+    worker._native.answers["poll"] = (([], [], []), idle)
+    metadata = TesseraMetadata(plan)
+    worker.before_step(metadata)
+    worker.begin_step(metadata)
+    worker.end_step(metadata)
+    worker.results()
+    worker.invalid_blocks()
+    worker.changes()
+    return worker._native.names
+
+
+def test_worker_is_asked_from_a_plan_until_it_is_idle(worker: Any) -> None:
+    step, collect = (
+        ["preempt", "begin_step", "end_step"],
+        ["poll", "take_invalid_blocks", "changes"],
+    )
+    assert run_step(worker, None, idle=True) == collect, "what the start has counted"
+    assert run_step(worker, None, idle=True) == []
+    assert run_step(worker, b"plan", idle=False) == step + collect
+    assert run_step(worker, None, idle=False) == collect
+    assert run_step(worker, None, idle=True) == collect
+    assert run_step(worker, None, idle=True) == []
+
+
+def test_news_are_collected_whatever_the_order_of_the_hooks(worker: Any) -> None:
+    run_step(worker, b"plan", idle=False)
+    worker._native.answers["poll"] = (([], [], []), True)
+    for _ in range(2):
+        worker.changes()
+        worker.invalid_blocks()
+        worker.results()
+    last = "the pass after the poll that found it idle"
+    collected = ["changes", "take_invalid_blocks"]
+    assert worker._native.names == [*collected, "poll", *collected], last
 
 
 def test_connector_is_found_by_its_name_alone() -> None:

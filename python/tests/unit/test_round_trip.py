@@ -41,17 +41,21 @@ class Engine:
         self.scheduler.shutdown()
         self.worker.shutdown()
 
-    def step(self, new: list[Any]) -> bytes:
+    def step(self, new: list[Any]) -> bytes | None:
         """The plan of a step in which no request runs on."""
         return self.scheduler.step(new, ([], [], [], [], set()), {}, [], [])
 
     def compute(self, request: str, tables: list[list[int]], tokens: int) -> None:
         """One step that computes a whole prompt, and the save of its chunks."""
-        plan = self.step([(request, 0, tokens, tables, HASHES[: tokens // BLOCK])])
+        self.run(self.step([(request, 0, tokens, tables, HASHES[: tokens // BLOCK])]))
+        self.settle()
+
+    def run(self, plan: bytes | None) -> None:
+        """One step of the worker in which it has something to do."""
+        assert plan is not None
         self.worker.preempt(plan)
         self.worker.begin_step(plan)
         self.worker.end_step()
-        self.settle()
 
     def settle(self) -> None:
         """Wait until every save has ended."""
@@ -75,15 +79,12 @@ class Engine:
     def load(self, request: str, tables: list[list[int]], tokens: int) -> tuple[set[str], set[str]]:
         """Load what a lookup has promised; requests that ended, and those that failed."""
         self.scheduler.allocated(request, tables, tokens)
-        plan = self.step([])
-        self.worker.preempt(plan)
-        self.worker.begin_step(plan)
-        self.worker.end_step()
+        self.run(self.step([]))
         ended: set[str] = set()
         failed: set[str] = set()
 
         def over() -> bool:
-            _, received, failures = self.worker.poll()
+            (_, received, failures), _ = self.worker.poll()
             ended.update(received)
             failed.update(failures)
             return request in ended
@@ -185,14 +186,14 @@ def test_changes_are_what_the_values_have_risen_by(node: str) -> None:
 def test_request_that_runs_on_saves_what_it_completes(node: str) -> None:
     with Engine(node, ["full"], 9) as engine:
         randomize(engine)
-        engine.step([("a", 0, 2 * BLOCK - 1, [[5, 3]], HASHES[:1])])
+        engine.compute("a", [[5, 3]], 2 * BLOCK - 1)
         grown = {"a": (1, HASHES[1:2])}
         known = (["a"], [None], [2 * BLOCK - 1], [2], set())
-        plan = engine.scheduler.step([], known, grown, [], [])
-        engine.worker.begin_step(plan)
-        engine.worker.end_step()
+        engine.run(engine.scheduler.step([], known, grown, [], []))
         engine.settle()
-        assert engine.worker.metrics()["saves"] == 1, "the second chunk; the first plan was not run"
+        assert engine.worker.metrics()["saves"] == 2
+        assert engine.step([]) is None, "the workers have nothing to do"
+        wait_for(lambda: engine.worker.poll() == (([], [], []), True))
         with pytest.raises(ValueError, match="columns"):
             engine.scheduler.step([], (["a"], [], [1], [1], set()), {}, [], [])
 

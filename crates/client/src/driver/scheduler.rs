@@ -158,16 +158,17 @@ impl<R: Remote> SchedulerDriver<R> {
         Ok(allocated?)
     }
 
-    /// Plans one step; the bytes are for every worker.
+    /// Plans one step; the bytes are for every worker. `None`: they have nothing to do in it, as in
+    /// most steps.
     ///
     /// # Errors
     /// [`DriverError::Closed`].
-    pub fn step(&self, input: &StepInput) -> Result<Vec<u8>, DriverError> {
+    pub fn step(&self, input: &StepInput) -> Result<Option<Vec<u8>>, DriverError> {
         let mut state = self.shared.open()?;
         let plan = state.root.step(self.shared.clock.now(), input);
         state.budget = LOOKUP_BUDGET;
         Shared::execute(&self.shared, &mut state);
-        Ok(plan.encode())
+        Ok((!plan.is_empty()).then(|| plan.encode()))
     }
 
     /// Hashes of a request that are known, in the engine's units: a step needs to give only later

@@ -170,12 +170,13 @@ impl<R: Remote> WorkerDriver<R> {
         Ok(self.shared.open()?.root.take_invalid_blocks())
     }
 
-    /// Whether no load and no save is under way.
+    /// Whether no load and no save is under way, and all staging memory is back: nothing changes
+    /// any more before the next [`begin_step`](Self::begin_step), but for what is not collected.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let mut machine = self.shared.machine.lock();
         Shared::take_up(&self.shared, &mut machine);
-        machine.root.is_idle()
+        machine.root.is_idle() && self.shared.staging.used_bytes() == 0
     }
 
     /// What happened so far. Also after shutdown.

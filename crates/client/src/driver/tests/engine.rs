@@ -115,8 +115,9 @@ impl Engine {
             }],
             ..StepInput::default()
         };
-        let plan = self.scheduler.step(&input).unwrap();
-        self.execute(&plan);
+        if let Some(plan) = self.scheduler.step(&input).unwrap() {
+            self.execute(&plan);
+        }
     }
 
     pub(super) fn execute(&self, plan: &[u8]) {
@@ -137,7 +138,13 @@ impl Engine {
         let promised = self.lookup(request, tokens, 0).tokens.unwrap();
         assert!(promised > 0, "nothing is promised");
         self.scheduler.allocated(request, tables, promised).unwrap();
-        self.scheduler.step(&StepInput::default()).unwrap()
+        self.plan(&StepInput::default())
+    }
+
+    /// The plan of a step in which the workers have something to do.
+    pub(super) fn plan(&self, input: &StepInput) -> Vec<u8> {
+        let plan = self.scheduler.step(input).unwrap();
+        plan.expect("there is something to do")
     }
 }
 

@@ -113,5 +113,5 @@ fn an_engine_that_may_not_save_or_load_does_neither() {
     assert_eq!(nodes.objects(), 4);
     assert_eq!(writer.lookup("s", 33, 0).tokens, Some(0));
     nodes.clear();
-    assert!(writer.scheduler.step(&StepInput::default()).unwrap().len() < 32);
+    assert_eq!(writer.scheduler.step(&StepInput::default()).unwrap(), None);
 }

@@ -110,7 +110,7 @@ fn blocks_that_the_engine_has_are_not_written() {
     // Twelve tokens are there: the chunk of tokens 8..16 is loaded for its second half only.
     assert_eq!(engine.lookup("r", TOKENS, 12).tokens, Some(20));
     engine.scheduler.allocated("r", &tables, 20).unwrap();
-    engine.execute(&engine.scheduler.step(&StepInput::default()).unwrap());
+    engine.execute(&engine.plan(&StepInput::default()));
     assert_eq!(worker.outcome("r").1, Vec::<String>::new());
     assert_eq!((worker.block(0, 20), worker.block(0, 22)), (kept, half));
     assert_ne!(worker.block(0, 23), worker.block(0, 22));
@@ -167,7 +167,7 @@ fn l05_a_cancelled_load_is_over_when_its_io_is() {
         worker.remote.fetches.load(Ordering::Relaxed) == 2
     });
     assert!(!engine.scheduler.finished("r").unwrap());
-    engine.execute(&engine.scheduler.step(&StepInput::default()).unwrap());
+    engine.execute(&engine.plan(&StepInput::default()));
     worker.assert_nothing_more();
     assert!(nodes.leased() > 0, "what is under way keeps its leases");
     gate.add_permits(100);
@@ -203,7 +203,7 @@ fn a_preemption_waits_for_the_preempted_only() {
         preempted: vec!["r".into()],
         ..StepInput::default()
     };
-    let plan = engine.scheduler.step(&input).unwrap();
+    let plan = engine.plan(&input);
     let opened = AtomicBool::new(false);
     let returned = AtomicBool::new(false);
     std::thread::scope(|scope| {
