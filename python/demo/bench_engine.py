@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness import Engine, Node, connector, prompt
+from harness import FAILURES, Engine, Node, connector, prompt
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "models"))
 
@@ -69,7 +69,13 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=DEFAULT_CACHE, help="the model cache")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     arguments = parser.parse_args()
-    rows = measure(arguments.binary, arguments.models)
+    try:
+        rows = measure(arguments.binary, arguments.models)
+    except FAILURES as failure:
+        print(f"the engine could not be measured: {failure}", file=sys.stderr)
+        if arguments.json:
+            print(json.dumps({"rows": [], "error": str(failure)}))
+        sys.exit(1)
     for row in rows:
         print(f"{row['name']:<28} {row['value']:>8} us   must be under {row['must']} us")
     if arguments.json:

@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness import OURS, Damage, Engine, Node, Run, connector, prompt
+from harness import FAILURES, OURS, Damage, Engine, Node, Run, connector, prompt
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "models"))
 
@@ -156,11 +156,14 @@ def table(rows: list[Row]) -> str:
     return "\n".join(text)
 
 
-def report(rows: list[Row]) -> str:
+def report(rows: list[Row], failure: Exception | None = None) -> str:
+    """The JSON line: what there is, and what went wrong if something did."""
     models = [asdict(row) for row in rows]
     for model in models:
         del model["expected_hit_tokens"]
-    return json.dumps({"ok": all(row.ok for row in rows), "models": models})
+    ok = failure is None and all(row.ok for row in rows)
+    error = {} if failure is None else {"error": str(failure)}
+    return json.dumps({"ok": ok, "models": models, **error})
 
 
 def main() -> None:
@@ -172,11 +175,18 @@ def main() -> None:
     arguments = parser.parse_args()
     logs = Path(tempfile.mkdtemp(prefix="tessera-demo-"))
     status(f"logs in {logs}")
-    rows = []
-    with Node(arguments.binary, logs / "node.log", ram="1GiB") as node:
-        status(f"one node for all: {node.address}")
-        for name in [arguments.model] if arguments.model else RECIPES:
-            rows.append(demonstrate(name, arguments.binary, arguments.models, logs, node))
+    rows: list[Row] = []
+    try:
+        with Node(arguments.binary, logs / "node.log", ram="1GiB") as node:
+            status(f"one node for all: {node.address}")
+            for name in [arguments.model] if arguments.model else RECIPES:
+                rows.append(demonstrate(name, arguments.binary, arguments.models, logs, node))
+    except FAILURES as failure:
+        status(f"the demo did not run to its end: {failure}")
+        status(f"all logs are in {logs}")
+        if arguments.json:
+            print(report(rows, failure))
+        sys.exit(1)
     print(table(rows))
     if any(row.control_differs is None for row in rows):
         print("- : the CPU engine cannot continue a loaded prefix with this layout: no hit claimed")

@@ -50,6 +50,10 @@ class EngineRefusedError(Exception):
     """The engine did not start; the message is its reason."""
 
 
+FAILURES = (ProcessError, EngineRefusedError, TimeoutError, FileNotFoundError)
+"""What may go wrong on a machine and is said in words; anything else is a defect of the program."""
+
+
 Child = TypeVar("Child", bound="Process")
 
 

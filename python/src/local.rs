@@ -14,7 +14,7 @@ use tessera_client::local::LocalNode;
 use crate::error::Raise as _;
 
 /// How long a start waits for a node that was just started. Without it, the engine starts too.
-const START_LIMIT: Duration = Duration::from_secs(10);
+const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// Keeps the local node alive if the engine uses it. `binary` is the path of the `tessera` program.
 pub(crate) fn keep_alive(
@@ -28,8 +28,8 @@ pub(crate) fn keep_alive(
     let node = LocalNode::keep_alive(Path::new(binary), &config.options);
     let node = node.map_err(|error| error.raise(py))?;
     if !py.detach(|| node.wait_until_ready(START_LIMIT)) {
-        let address = node.address();
-        tracing::warn!(%address, "the local node is not ready: a miss until it is");
+        let (address, log) = (node.address(), node.log());
+        tracing::warn!(%address, ?log, "the local node is not ready: nothing is saved until it is");
     }
     Ok(Some(node))
 }

@@ -21,9 +21,9 @@ use crate::meter::Meter;
 /// each group, and its hashes.
 type New = (String, u64, u64, Vec<Vec<u32>>, Vec<PyBackedBytes>);
 
-/// Requests that run on, as the engine has them, a column each: ids, new blocks of each group (None:
-/// no new ones), tokens computed before the step, tokens of the step; and which of them resume, whose
-/// blocks are whole tables.
+/// Requests that run on, as the engine has them, a column each: ids, new blocks of each group
+/// (None: no new ones), tokens computed before the step, tokens of the step; and which of them
+/// resume, whose blocks are whole tables.
 type Known = (
     Vec<String>,
     Vec<Option<Vec<Vec<u32>>>>,
@@ -39,6 +39,7 @@ type Grown = HashMap<String, (u64, Vec<PyBackedBytes>)>;
 #[pyclass(frozen, module = "tessera_kv._native")]
 pub(crate) struct Scheduler {
     driver: SchedulerDriver,
+    namespace: String,
     meter: Meter,
     local: Mutex<Option<LocalNode>>,
 }
@@ -50,14 +51,30 @@ impl Scheduler {
     #[new]
     fn new(py: Python<'_>, document: &str, binary: &str) -> PyResult<Self> {
         let config = EngineConfig::from_json(document).map_err(|error| error.raise(py))?;
+        let namespace = config.namespace().map_err(|error| error.raise(py))?;
         let local = local::keep_alive(py, &config, binary)?;
         let driver = py.detach(|| SchedulerDriver::start(&config));
         let driver = driver.map_err(|error| error.raise(py))?;
         Ok(Self {
             driver,
+            namespace: namespace.to_string(),
             meter: Meter::default(),
             local: Mutex::new(local),
         })
+    }
+
+    /// The identity of all objects of this engine, as hexadecimal digits: engines share what they
+    /// save if, and only if, theirs are equal.
+    #[getter]
+    fn namespace(&self) -> String {
+        self.namespace.clone()
+    }
+
+    /// Where the objects are: the nodes of the options, or the local node.
+    #[getter]
+    fn nodes(&self) -> Vec<String> {
+        let nodes = self.driver.remote().metrics().nodes;
+        nodes.iter().map(|node| node.address.to_string()).collect()
     }
 
     /// How many tokens after the computed ones will be loaded (None: not known yet), and whether

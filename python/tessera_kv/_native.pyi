@@ -41,6 +41,10 @@ class Scheduler:
     """The native side in the scheduler's process."""
 
     def __init__(self, document: str, binary: str) -> None: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def nodes(self) -> list[str]: ...
     def lookup(
         self,
         request: str,

@@ -8,11 +8,14 @@ use clap::Args;
 use crate::project::Project;
 use crate::setup::{self, Need, Ready};
 
+/// The model classes of `python/tests/models/recipes.py`, in the order of the demo.
+const MODELS: [&str; 5] = ["llama", "gemma3", "gpt_oss", "qwen3_next", "deepseek_v3"];
+
 /// Flags of `cargo xtask demo`.
 #[derive(Args, Default)]
 pub(crate) struct DemoArguments {
     /// Run one model class only.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_parser = MODELS)]
     model: Option<String>,
     /// End with one JSON line.
     #[arg(long)]
@@ -43,4 +46,20 @@ fn program(project: &Project, arguments: &DemoArguments, _ready: &Ready) -> Comm
         demo.arg("--json");
     }
     demo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_models_are_those_of_the_recipes() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+        let recipes = format!("{root}/python/tests/models/recipes.py");
+        let recipes = std::fs::read_to_string(recipes).expect("the recipes");
+        let table = recipes.split("RECIPES: dict").nth(1).expect("the table");
+        let table = table.split('}').next().expect("its end");
+        let names: Vec<&str> = table.split('"').skip(1).step_by(2).collect();
+        assert_eq!(names, MODELS);
+    }
 }

@@ -73,7 +73,7 @@ pub(crate) fn ensure(project: &Project, need: Need) -> Result<Ready> {
         step::run(task.title, &project.cache.log(task.name), |step| {
             (task.make)(project, step)
         })?;
-        if let Some(missing) = task.products.iter().find(|product| !product.exists()) {
+        if let Some(missing) = task.products.iter().find(|product| !is_made(product)) {
             bail!("{}: did not make {}", task.title, missing.display());
         }
         fs::write(&stamp, task.inputs.to_string())
@@ -99,7 +99,15 @@ fn build_binary(project: &Project) -> Result<()> {
 
 fn is_current(project: &Project, task: &Task) -> bool {
     let stamp = fs::read_to_string(project.cache.stamp(task.name)).unwrap_or_default();
-    task.products.iter().all(|product| product.exists()) && stamp == task.inputs.to_string()
+    task.products.iter().all(|product| is_made(product)) && stamp == task.inputs.to_string()
+}
+
+/// Whether a product is there: a file, or a folder with something in it.
+fn is_made(product: &Path) -> bool {
+    match fs::read_dir(product) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(_) => product.is_file(),
+    }
 }
 
 fn tasks(project: &Project, need: Need) -> Result<Vec<Task>> {

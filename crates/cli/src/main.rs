@@ -32,15 +32,27 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tessera: {error:#}");
+            eprintln!("tessera: {}", in_one_line(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// `RUST_LOG` takes the filters of `tracing`, such as `debug` or `tessera_node=trace`.
+/// The error and its causes. Messages of libraries often end with their cause: it is said once.
+fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
+    line
+}
+
+/// `TESSERA_LOG` takes the filters of `tracing`, such as `debug` or `tessera_node=trace`.
 fn start_log(default: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = EnvFilter::try_from_env("TESSERA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -193,3 +193,48 @@ fn without_a_node_stat_and_ping_fail_in_bounded_time_and_say_how_to_start_one() 
         assert!(begun.elapsed() < PATIENCE);
     }
 }
+
+#[test]
+fn more_memory_than_there_is_is_refused_before_any_is_taken() {
+    let refused = run(&["node", "--listen", "127.0.0.1:0", "--ram", "4096TiB"]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success());
+    assert!(message.contains("--ram 4096 TiB is more than"), "{message}");
+    assert!(message.contains("choose less"), "{message}");
+}
+
+#[test]
+fn an_unreachable_node_is_reported_once_with_the_reason_and_the_way_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = format!("unix:{}/nobody.sock", folder.path().display());
+    let refused = run(&["stat", "--node", &socket]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("No such file"), "{message}");
+    assert!(message.contains("tessera node --listen"), "{message}");
+    assert_eq!(message.matches("connection failed").count(), 1, "{message}");
+}
+
+#[test]
+fn the_cause_of_a_failed_start_is_said_once() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let refused = run(&["node", "--listen", &address, "--ram", "64MiB"]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(message.matches("in use").count(), 1, "{message}");
+    assert!(message.contains("choose another --listen"), "{message}");
+}
+
+#[test]
+fn a_node_that_does_not_answer_names_the_local_node_if_there_is_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run_folder = folder.path().join("tessera");
+    let local = format!("unix:{}/node-v1.sock", run_folder.display());
+    let asked = || {
+        let mut stat = tessera(&["stat", "--node", "127.0.0.1:9"]);
+        let failed = stat.env("XDG_RUNTIME_DIR", folder.path()).output();
+        String::from_utf8_lossy(&failed.expect("the binary runs").stderr).into_owned()
+    };
+    assert!(!asked().contains(&local));
+    let _node = NodeProcess::start(&["--listen", &local]);
+    assert!(asked().contains(&format!("--node {local}")), "{}", asked());
+}

@@ -40,7 +40,7 @@ const ENVIRONMENT: [&str; 6] = [
     "PATH",
     "TMPDIR",
     "LANG",
-    "RUST_LOG",
+    "TESSERA_LOG",
     "RUST_BACKTRACE",
 ];
 
@@ -152,6 +152,21 @@ impl LocalNode {
     /// When there is no safe folder.
     pub fn address_for(options: &Options) -> Result<Address, LocalError> {
         Ok(Address::Unix(Place::prepare(&options.local_dir)?.socket))
+    }
+
+    /// The address of the local node of this user if one accepts connections now, in its default
+    /// folder. Creates nothing.
+    #[must_use]
+    pub fn running_address() -> Option<Address> {
+        let socket = Place::within(&default_folder().ok()?).socket;
+        UnixStream::connect(&socket).ok()?;
+        Some(Address::Unix(socket))
+    }
+
+    /// The file that the node logs to.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.place.log
     }
 
     /// Where the node listens.

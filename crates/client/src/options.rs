@@ -349,7 +349,7 @@ impl Options {
             self_test: reader.flag("self_test")?,
             local_ram_bytes: reader.bytes("local_ram")?,
             local_idle_exit: Duration::from_secs(reader.integer("local_idle_exit_s")?),
-            local_dir: reader.text("local_dir")?,
+            local_dir: reader.folder("local_dir")?,
         };
         options.check()
     }

@@ -10,8 +10,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from vllm.logger import init_logger
+
 from tessera_kv import _native
 from tessera_kv.vllm.data import Document, TesseraMetadata
+
+logger = init_logger("vllm.tessera")
 
 # A request as the native part takes it whole: id, tokens computed before the step, tokens of the
 # step, blocks of each group, block hashes.
@@ -24,6 +28,11 @@ class TesseraScheduler:
     def __init__(self, document: Document, binary: str) -> None:
         """Start the native scheduler, and the local node where no nodes are configured."""
         self._native = _native.Scheduler(json.dumps(document), binary)
+        logger.info(
+            "Cache identity %s, nodes %s: engines of one identity share what they save.",
+            self._native.namespace,
+            ", ".join(self._native.nodes),
+        )
         self._requests: dict[str, Any] = {}
         self._hashes_sent: dict[str, int] = {}
         # Whether counters may have changed since they were read: steps without a plan change none.

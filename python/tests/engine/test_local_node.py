@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import TOKENS
-from harness import Engine, connector, prompt, wait_until
+from harness import Engine, connector, prompt
 
 
 def nodes_in(folder: Path) -> list[int]:
@@ -41,21 +41,17 @@ def test_local_node_is_started_on_demand_and_outlives_the_engine(
     assert not nodes_in(folder)
     with launch("llama", "local-first", use) as engine:
         engine.start()
-        wait_until(lambda: len(nodes_in(folder)) == 1, "the local node to start")
+        started = nodes_in(folder)
+        assert len(started) == 1
+        # At once: an engine that serves has a node that takes what it saves.
         tokens = prompt(3 * engine.block_tokens + 1, "local")
-
-        def saved() -> bool:
-            engine.generate([tokens], max_tokens=1)
-            engine.reset()
-            return engine.settle()["vllm:tessera_bytes_saved"] > 0
-
-        # The engine does not wait for its node, so the first prompts may find none.
-        wait_until(saved, "a save to the local node")
         first = engine.generate([tokens], max_tokens=TOKENS)
-    started = nodes_in(folder)
+        saves = engine.settle()
+        assert saves["vllm:tessera_saves_refused"] == 0
+    log = engine.log.read_text()
+    assert f"nodes unix:{folder}" in log, "the engine says where its node is"
     with launch("llama", "local-second", use) as engine:
         second = engine.generate([tokens], max_tokens=TOKENS)
         assert nodes_in(folder) == started
-    assert len(started) == 1
     assert second.external == 3 * engine.block_tokens
     assert second.tokens == first.tokens

@@ -26,7 +26,7 @@ impl NodeProcess {
             ])
             // If this process is killed, nobody else ends the node.
             .args(["--idle-exit", "60s"])
-            .env("RUST_LOG", "warn")
+            .env("TESSERA_LOG", "warn")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tessera_client::local::LocalNode;
 use tessera_client::{Address, Cluster, ClusterConfig, NodeError, NodeIndex, NodeSpec};
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
@@ -29,14 +30,19 @@ pub(crate) fn deadline() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// The error with what to do about it.
-pub(crate) fn explain(node: &Address, error: NodeError) -> anyhow::Error {
-    let context = match error {
-        NodeError::Unreachable | NodeError::Deadline => format!(
-            "no node answers at {node}: start one with `tessera node --listen {node} --ram 4GiB`, \
-             or name another with --node"
-        ),
-        _ => format!("the node at {node} gave no answer"),
-    };
-    anyhow::Error::new(error).context(context)
+/// The error with its reason and what to do about it.
+pub(crate) fn explain(cluster: &Cluster, node: &Address, error: NodeError) -> anyhow::Error {
+    if !matches!(error, NodeError::Unreachable | NodeError::Deadline) {
+        return anyhow::Error::new(error).context(format!("the node at {node} gave no answer"));
+    }
+    let reason = cluster.why_down(NODE).unwrap_or_else(|| error.to_string());
+    let local = LocalNode::running_address();
+    let other = local.map_or_else(
+        || "name another with --node".to_owned(),
+        |local| format!("see the local node of your engines with `--node {local}`"),
+    );
+    anyhow::anyhow!(
+        "no node answers at {node} ({reason}): start one with `tessera node --listen {node} --ram \
+         4GiB`, or {other}"
+    )
 }

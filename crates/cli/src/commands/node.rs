@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use sysinfo::System;
 use tessera_node::{Node, NodeConfig, RunningNode, StopReason};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::NodeArguments;
+use crate::units::format_size;
 
 /// For threads of the runtime to end by themselves.
 const LINGER: Duration = Duration::from_millis(100);
@@ -27,6 +29,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         idle_exit,
         lock,
     } = arguments;
+    check_memory(ram)?;
     let config = NodeConfig {
         insecure,
         idle_exit,
@@ -38,6 +41,24 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
     // A node that was stopped while it took its memory still does so: nobody waits for that.
     runtime.shutdown_timeout(LINGER);
     outcome
+}
+
+/// Memory that is not there must not be found out by the system's killer of processes, which may
+/// choose another victim.
+fn check_memory(wanted: u64) -> Result<()> {
+    let mut system = System::new();
+    system.refresh_memory();
+    // Of a control group only the limit: what counts as used there includes cached files.
+    let group = system.cgroup_limits();
+    let limit = group.map_or(u64::MAX, |limits| limits.total_memory);
+    let available = limit.min(system.available_memory());
+    anyhow::ensure!(
+        wanted <= available,
+        "--ram {} is more than the {} that are available here: choose less, or end what uses them",
+        format_size(wanted),
+        format_size(available)
+    );
+    Ok(())
 }
 
 async fn serve(config: NodeConfig) -> Result<()> {

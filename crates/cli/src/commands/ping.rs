@@ -22,10 +22,10 @@ pub(crate) fn run(arguments: &PingArguments) -> Result<()> {
         cluster
             .ping(NODE, deadline())
             .await
-            .map_err(|error| explain(node, error))?;
+            .map_err(|error| explain(&cluster, node, error))?;
         for _ in 0..arguments.count {
             let time = cluster.ping(NODE, deadline()).await;
-            let time: Duration = time.map_err(|error| explain(node, error))?;
+            let time: Duration = time.map_err(|error| explain(&cluster, node, error))?;
             times.record(u64::try_from(time.as_nanos())?)?;
         }
         cluster.shutdown().await;

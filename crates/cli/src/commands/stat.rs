@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: &StatArguments) -> Result<()> {
     let (runtime, cluster) = connect(node)?;
     let entries = runtime
         .block_on(cluster.stat(NODE, deadline()))
-        .map_err(|error| explain(node, error))?;
+        .map_err(|error| explain(&cluster, node, error))?;
     if arguments.json {
         let stat: Map<String, Value> = entries
             .into_iter()

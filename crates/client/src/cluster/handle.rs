@@ -240,6 +240,13 @@ impl Cluster {
         Ok(started.elapsed())
     }
 
+    /// Why the last attempt to connect to `node` failed, in words; `None` if it did not, or if
+    /// there is no such node.
+    #[must_use]
+    pub fn why_down(&self, node: NodeIndex) -> Option<String> {
+        self.node(node).ok()?.why_down()
+    }
+
     /// What happened with all nodes.
     #[must_use]
     pub fn metrics(&self) -> ClusterMetrics {

@@ -38,6 +38,8 @@ pub(super) struct Node {
     slots: watch::Sender<Vec<Slot>>,
     turn: AtomicUsize,
     circuit: Mutex<Circuit>,
+    /// Why the last attempt to connect failed, for people.
+    why_down: Mutex<Option<String>>,
 }
 
 impl Node {
@@ -48,7 +50,18 @@ impl Node {
             slots: watch::Sender::new(vec![Slot::Connecting; connections.max(1)]),
             turn: AtomicUsize::new(0),
             circuit: Mutex::new(Circuit::new(health)),
+            why_down: Mutex::new(None),
         }
+    }
+
+    /// A supervisor's attempt to connect failed, or succeeded.
+    pub(super) fn tried(&self, failure: Option<String>) {
+        *self.why_down.lock() = failure;
+    }
+
+    /// Why the last attempt to connect failed; `None` if it did not.
+    pub(super) fn why_down(&self) -> Option<String> {
+        self.why_down.lock().clone()
     }
 
     /// A supervisor's connection changed.

@@ -52,10 +52,12 @@ async fn attempt(
         Ok(connected) => connected,
         Err(error) => {
             node.counters.connects_failed.add(1);
+            node.tried(Some(error.to_string()));
             tracing::debug!(node = %node.address, %error, "no connection to cache node");
             return backoff.pause(random());
         }
     };
+    node.tried(None);
     node.counters.connections_made.add(1);
     tracing::info!(node = %node.address, "connected to cache node");
     node.set(slot, Slot::Up(Arc::clone(&connection)));

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -64,6 +64,20 @@ pub(super) struct Tally {
     pub(super) bytes_saved: AtomicU64,
     pub(super) integrity_failures: AtomicU64,
     pub(super) copy_ns: AtomicU64,
+    /// The last save that was tried was refused, and the log says so.
+    is_refused: AtomicBool,
+}
+
+impl Tally {
+    /// Says in the log, once until a save succeeds again, that saves do not reach their node.
+    fn stored(&self, outcome: StoreOutcome) {
+        let refused = !matches!(outcome, StoreOutcome::Stored | StoreOutcome::Existed);
+        match (refused, self.is_refused.swap(refused, Ordering::Relaxed)) {
+            (true, false) => tracing::warn!(?outcome, "not saved, and will be computed again"),
+            (false, true) => tracing::warn!("saves reach their nodes again"),
+            _ => {}
+        }
+    }
 }
 
 impl<R: Remote> Shared<R> {
@@ -269,7 +283,11 @@ impl<R: Remote> Shared<R> {
         header.write = WriteId(u64::from_le_bytes(write));
         let own = Arc::clone(shared);
         let task = async move { own.remote.store(header, segments, deadline).await };
-        match shared.runtime.spawn(task).await {
+        let ended = shared.runtime.spawn(task).await;
+        if let Ok((outcome, _)) = &ended {
+            shared.tally.stored(*outcome);
+        }
+        match ended {
             Ok((StoreOutcome::Stored, _)) => {
                 let saved = &shared.tally.bytes_saved;
                 saved.fetch_add(header.length_bytes, Ordering::Relaxed);

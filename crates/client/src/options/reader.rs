@@ -127,7 +127,37 @@ impl<'a> Reader<'a> {
     pub(super) fn nodes(&self, key: &'static str) -> Result<Vec<NodeOption>, OptionError> {
         let (row, value) = self.value(key);
         let list = value.as_array().ok_or_else(|| wrong_type(row, &value))?;
-        list.iter().map(|node| read_node(row, node)).collect()
+        let nodes = list.iter().map(|node| read_node(row, node));
+        let nodes: Vec<NodeOption> = nodes.collect::<Result<_, _>>()?;
+        let is_twice = |(index, node): (usize, &NodeOption)| {
+            nodes[..index]
+                .iter()
+                .any(|other| other.address == node.address)
+        };
+        match nodes.iter().enumerate().position(is_twice) {
+            Some(index) => Err(OptionError::OutOfRange {
+                key: row.key,
+                expected: "a list in which every node is named once, with a weight if it is to \
+                           hold more"
+                    .into(),
+                got: format!("{} twice", show(&list[index])),
+            }),
+            None => Ok(nodes),
+        }
+    }
+
+    /// A folder by its absolute path, or nothing.
+    pub(super) fn folder(&self, key: &'static str) -> Result<String, OptionError> {
+        let text = self.text(key)?;
+        if text.is_empty() || text.starts_with('/') {
+            return Ok(text);
+        }
+        Err(OptionError::OutOfRange {
+            key,
+            expected: "an absolute path, since every process has a working folder of its own"
+                .into(),
+            got: show(&Value::String(text)),
+        })
     }
 }
 

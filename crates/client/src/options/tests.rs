@@ -164,3 +164,19 @@ fn configuration_page_is_written_from_the_table() {
         "run: TESSERA_BLESS=1 cargo test -p tessera-client"
     );
 }
+
+#[test]
+fn a_node_named_twice_is_refused() {
+    let twice = json!({"nodes": ["a:1", "b:1", {"address": "a:1", "weight": 2}]});
+    let message = Options::parse(&twice).unwrap_err().to_string();
+    assert!(message.contains("named once"), "{message}");
+    assert!(message.contains("a:1"), "{message}");
+}
+
+#[test]
+fn a_relative_folder_is_refused() {
+    let message = Options::parse(&json!({"local_dir": "run/here"})).unwrap_err();
+    assert!(message.to_string().contains("absolute"), "{message}");
+    let absolute = Options::parse(&json!({"local_dir": "/run/here"})).unwrap();
+    assert_eq!(absolute.local_dir, "/run/here");
+}

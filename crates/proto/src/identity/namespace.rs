@@ -3,6 +3,8 @@
 //! Called at engine start. Its canonical encoding frames every field, so that no two different
 //! namespaces give the same bytes, and its digest is part of every key.
 
+use std::fmt;
+
 use crate::codec::Writer;
 
 /// Separates namespace digests from all other uses of the hash.
@@ -57,6 +59,15 @@ pub struct Namespace {
 /// 256-bit digest of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NamespaceDigest(pub [u8; 32]);
+
+/// As 64 hexadecimal digits, for people who compare two engines.
+impl fmt::Display for NamespaceDigest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
 
 impl Namespace {
     /// The canonical encoding: fields in the order of the type, each framed by its length.
