@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness import FAILURES, OURS, Damage, Engine, Node, Run, connector, prompt
+from harness import FAILURES, OURS, Engine, Faults, Node, Run, connector, prompt
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "models"))
 
@@ -71,8 +71,8 @@ def demonstrate(name: str, binary: Path, models: Path, logs: Path, node: Node) -
 
     status(f"{name}: first engine starts")
     with (
-        Damage(binary, logs / f"{name}-damage.log", node) as damage,
-        Engine(model, logs / f"{name}-cold.log", connector(damage.address)) as engine,
+        Faults(binary, logs / f"{name}-faults.log", node) as faults,
+        Engine(model, logs / f"{name}-cold.log", connector(faults.address)) as engine,
     ):
         engine.start()
         # One chunk and a half: every object of it is needed, so any may be the damaged one.
@@ -87,9 +87,9 @@ def demonstrate(name: str, binary: Path, models: Path, logs: Path, node: Node) -
         clean = []
         for control in controls if engine.loads else []:
             engine.settle()
-            damage.arm()
+            faults.order("damage")
             clean.append(engine.generate([control], max_tokens=TOKENS))
-            damage.expect("damaged")
+            faults.expect("damage")
         saved = engine.settle()[OURS + "bytes_saved"]
         chunk, loads = engine.block_tokens, engine.loads
 

@@ -31,6 +31,11 @@ class Served:
     def __init__(self, settings: dict[str, Any], answers: TextIO) -> None:
         self.answers = answers
         self.numbered = 0
+        # Of requests that are under way, by name.
+        self.begun: dict[str, float] = {}
+        self.ttft: dict[str, float] = {}
+        self.tokens: dict[str, list[int]] = {}
+        self.results: dict[str, dict[str, Any]] = {}
         self.clock: HookClock | None = None
         folder = Path(settings["model"])
         # vLLM turns a float32 checkpoint into bfloat16 unless told otherwise.
@@ -63,50 +68,62 @@ class Served:
                 found[name] = found.get(name, 0) + metric.value
         return found
 
-    def generate(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Runs the prompts together; answers in their order."""
-        engine = self.llm.llm_engine
-        before = self.counters()
+    def add(self, job: dict[str, Any]) -> list[str]:
+        """Adds requests, which wait for the next steps. Returns their names."""
         parameters = SamplingParams(temperature=0, max_tokens=job["max_tokens"], ignore_eos=True)
         salts = job.get("salts") or [None] * len(job["prompts"])
-        begun: dict[str, float] = {}
+        names = []
         for tokens, salt in zip(job["prompts"], salts, strict=True):
             prompt = {"prompt_token_ids": tokens, **({"cache_salt": salt} if salt else {})}
             name = f"r{self.numbered}"
             self.numbered += 1
-            begun[name] = time.monotonic()
-            engine.add_request(name, prompt, parameters)  # type: ignore[arg-type]
-        results = self.drain(begun, job.get("hold_after"))
+            self.begun[name] = time.monotonic()
+            self.llm.llm_engine.add_request(name, prompt, parameters)  # type: ignore[arg-type]
+            names.append(name)
+        return names
+
+    def finish(self, names: list[str], hold_after: int | None = None) -> dict[str, Any]:
+        """Steps until these requests are finished; others may stay. Answers in their order.
+
+        With `hold_after`, stands still once when that many tokens are there, says so, and goes on
+        with the next line of input.
+        """
+        before = self.counters()
+        while not all(name in self.results for name in names):
+            self.step()
+            if hold_after is not None and sum(map(len, self.tokens.values())) >= hold_after:
+                hold_after = None
+                self.say(event="held", tokens=sum(map(len, self.tokens.values())))
+                sys.stdin.readline()
         after = self.counters()
         changes = {name: value - before.get(name, 0) for name, value in after.items()}
-        return {"results": [results[name] for name in begun], "counters": changes}
+        results = [self.results.pop(name) for name in names]
+        for name in names:
+            del self.begun[name], self.ttft[name], self.tokens[name]
+        return {"results": results, "counters": changes}
 
-    def drain(self, begun: dict[str, float], hold_after: int | None) -> dict[str, Any]:
-        """Steps until every request is finished. With `hold_after`, stands still once when that
-        many tokens are there, says so, and goes on with the next line of input."""
-        engine = self.llm.llm_engine
-        ttft: dict[str, float] = {}
-        tokens: dict[str, int] = {}
-        results: dict[str, Any] = {}
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                name = output.request_id
-                now = time.monotonic()
-                ttft.setdefault(name, now - begun[name])
-                tokens[name] = len(output.outputs[0].token_ids)
-                if output.finished:
-                    results[name] = {
-                        "tokens": list(output.outputs[0].token_ids),
-                        "cached": output.num_cached_tokens or 0,
-                        "finish_reason": output.outputs[0].finish_reason,
-                        "ttft_ms": round(ttft[name] * 1000, 3),
-                        "total_ms": round((now - begun[name]) * 1000, 3),
-                    }
-            if hold_after is not None and sum(tokens.values()) >= hold_after:
-                hold_after = None
-                self.say(event="held", tokens=sum(tokens.values()))
-                sys.stdin.readline()
-        return results
+    def step(self) -> None:
+        """One step of the engine, and what came out of it."""
+        for output in self.llm.llm_engine.step():
+            name = output.request_id
+            now = time.monotonic()
+            self.ttft.setdefault(name, now - self.begun[name])
+            self.tokens[name] = list(output.outputs[0].token_ids)
+            if output.finished:
+                self.results[name] = {
+                    "tokens": self.tokens[name],
+                    "cached": output.num_cached_tokens or 0,
+                    "finish_reason": output.outputs[0].finish_reason,
+                    "ttft_ms": round(self.ttft[name] * 1000, 3),
+                    "total_ms": round((now - self.begun[name]) * 1000, 3),
+                }
+
+    def abort(self, names: list[str]) -> None:
+        """Ends requests, as a server does whose client is gone."""
+        self.llm.llm_engine.abort_request(names)
+        for name in names:
+            for known in (self.begun, self.ttft, self.tokens, self.results):
+                known.pop(name, None)
 
     def time_hooks(self, job: dict[str, Any]) -> list[int]:
         """Runs the prompts together; returns the connector's nanoseconds in each step."""
@@ -127,8 +144,17 @@ class Served:
         for line in sys.stdin:
             job = json.loads(line)
             match job["op"]:
-                case "generate":
-                    self.say(event="generated", **self.generate(job))
+                case "add":
+                    self.say(event="added", names=self.add(job))
+                case "step":
+                    self.step()
+                    self.say(event="stepped", finished=list(self.results))
+                case "finish":
+                    names, hold = job["names"], job.get("hold_after")
+                    self.say(event="finished", **self.finish(names, hold))
+                case "abort":
+                    self.abort(job["names"])
+                    self.say(event="aborted")
                 case "reset":
                     # Only the engine's own cache: the connector keeps what it has.
                     self.say(event="reset", ok=self.llm.reset_prefix_cache())

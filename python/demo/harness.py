@@ -288,18 +288,40 @@ class Engine(Process):
     ) -> Run:
         """Runs the prompts together. `hold` is a number of tokens and what to do at that point,
         while the engine stands still in the middle of the run."""
-        job: dict[str, Any] = {"prompts": [list(p) for p in prompts], "max_tokens": max_tokens}
-        if salts is not None:
-            job["salts"] = list(salts)
-        if hold is not None:
-            job["hold_after"] = hold[0]
-        answer = self.ask(op="generate", **job)
-        if hold is not None:
-            assert answer["event"] == "held", answer
-            hold[1]()
-            self.write("")
-            answer = json.loads(self.line(ANSWER_S))
-        return Run.of(answer)
+        names = self.add(prompts, max_tokens, salts)
+        if hold is None:
+            return self.finish(names)
+        self.write(json.dumps({"op": "finish", "names": names, "hold_after": hold[0]}))
+        answer = json.loads(self.line(ANSWER_S))
+        assert answer["event"] == "held", answer
+        hold[1]()
+        self.write("")
+        return Run.of(json.loads(self.line(ANSWER_S)))
+
+    def add(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int = 16,
+        salts: Sequence[str | None] | None = None,
+    ) -> list[str]:
+        """Adds requests that wait for the next step; returns their names."""
+        job = {"prompts": [list(tokens) for tokens in prompts], "max_tokens": max_tokens}
+        return self.ask(op="add", **job, salts=list(salts or ()))["names"]
+
+    def step(self) -> list[str]:
+        """One step; returns the names of the requests that are finished and not collected."""
+        return self.ask(op="step")["finished"]
+
+    def finish(self, names: Sequence[str], meanwhile: Callable[[], object] | None = None) -> Run:
+        """Runs requests to their end, and `meanwhile` beside it."""
+        self.write(json.dumps({"op": "finish", "names": list(names)}))
+        if meanwhile is not None:
+            meanwhile()
+        return Run.of(json.loads(self.line(ANSWER_S)))
+
+    def abort(self, names: Sequence[str]) -> None:
+        """Ends requests before they are finished."""
+        assert self.ask(op="abort", names=list(names))["event"] == "aborted"
 
     def each(self, prompts: Sequence[Sequence[int]], **options: Any) -> list[Run]:
         """Runs the prompts one after the other."""
@@ -307,7 +329,11 @@ class Engine(Process):
 
     def reset(self) -> None:
         """Forgets the engine's own cached blocks, so that only the connector can still hit."""
-        assert self.ask(op="reset")["ok"]
+        assert self.try_reset()
+
+    def try_reset(self) -> bool:
+        """As `reset`; whether it was possible, which it is not while blocks are in use."""
+        return bool(self.ask(op="reset")["ok"])
 
     def counters(self) -> dict[str, float]:
         return self.ask(op="counters")["counters"]
@@ -363,27 +389,37 @@ class Node(Process):
         return json.loads(answer.stdout)
 
 
-class Damage(Process):
-    """A proxy before a node that damages one PUT at a time under a right checksum: the control of
-    every equality test."""
+class Faults(Process):
+    """A proxy before a node that does to single frames what a test orders.
+
+    `damage` changes one PUT under a right checksum, the control of every test of equality; `gone`
+    removes the object of a GET before the GET arrives, `cut` ends its connection, `stall` keeps it
+    until `release`.
+    """
 
     def __init__(self, binary: Path, log: Path, node: Node) -> None:
-        program = binary.with_name("tessera-damage")
+        program = binary.with_name("tessera-faults")
         if not program.is_file():
             raise FileNotFoundError(
-                f"{program} is missing: cargo build --release -p tessera-sim --bin tessera-damage"
+                f"{program} is missing: cargo build --release -p tessera-sim --bin tessera-faults"
             )
         super().__init__(spawn([program, "--upstream", node.address], log), log)
         self.address = self.line(NODE_S).removeprefix("listening ").strip()
 
-    def arm(self) -> None:
-        """The next PUT that passes is damaged."""
-        self.write("")
+    def order(self, fault: str) -> None:
+        """The next frame that passes, a PUT or a GET as the fault wants, meets it."""
+        self.write(fault)
         self.expect("armed")
 
     def expect(self, word: str) -> None:
+        """Waits for the word that says what has happened."""
         line = self.line(NODE_S).strip()
         assert line == word, f"{self.name}: expected {word}, got {line}"
+
+    def release(self, count: int = 1) -> None:
+        """Lets `count` stalled frames go on."""
+        self.write("release")
+        self.expect(f"released {count}")
 
 
 PATIENCE = {"lookup_timeout_ms": 2000, "load_timeout_ms": 20000}

@@ -4,3 +4,5 @@
 //! and `tests/tidy` holds the rules that every file of the repository obeys.
 
 #![forbid(unsafe_code)]
+
+pub mod faults;

@@ -85,11 +85,11 @@ pub(crate) fn ensure(project: &Project, need: Need) -> Result<Ready> {
     })
 }
 
-/// The shipped binary, and beside it the proxy with which the demo and the engine tests damage what
-/// is stored. Cargo itself knows whether they are current, so it is always asked.
+/// The shipped binary, and beside it the proxy through which the demo and the engine tests let
+/// faults happen. Cargo itself knows whether they are current, so it is always asked.
 fn build_binary(project: &Project) -> Result<()> {
     let packages = ["--package", "tessera", "--package", "tessera-sim"];
-    let binaries = ["--bin", "tessera", "--bin", "tessera-damage"];
+    let binaries = ["--bin", "tessera", "--bin", "tessera-faults"];
     step::run("release binaries", &project.cache.log("binary"), |step| {
         let mut build = project.cargo(&["build", "--release"]);
         build.args(packages).args(binaries);

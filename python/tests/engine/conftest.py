@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from build import DEFAULT_CACHE, ensure
-from harness import Damage, Engine, Node, Nursery, Run, connector, prompt
+from harness import Engine, Faults, Node, Nursery, Run, connector, prompt
 
 ROOT = Path(__file__).parents[3]
 CLASSES = ("llama", "gemma3", "gpt_oss", "qwen3_next")
@@ -24,7 +24,7 @@ TOKENS = 16
 
 @pytest.fixture(scope="session")
 def binary() -> Path:
-    """The `tessera` program, with `tessera-damage` beside it."""
+    """The `tessera` program, with `tessera-faults` beside it."""
     return Path(os.environ.get("TESSERA_BINARY", ROOT / "target" / "release" / "tessera"))
 
 
@@ -163,15 +163,15 @@ def served(
         off = serve(engine, prompts)
         off.controls = engine.each(prompts.controls, max_tokens=TOKENS)
     with (
-        Damage(binary, logs / f"{name}-damage.log", node) as damage,
-        launch(name, f"{name}-cold", connector(damage.address)) as engine,
+        Faults(binary, logs / f"{name}-faults.log", node) as faults,
+        launch(name, f"{name}-cold", connector(faults.address)) as engine,
     ):
         cold = serve(engine, prompts, settle=True)
         for tokens in prompts.controls:
             engine.settle()
-            damage.arm()
+            faults.order("damage")
             cold.controls.append(engine.generate([tokens], max_tokens=TOKENS))
-            damage.expect("damaged")
+            faults.expect("damage")
         engine.settle()
     with launch(name, f"{name}-warm", connector(node.address)) as engine:
         warm = serve(engine, prompts)
