@@ -2,8 +2,8 @@
 //! users do, at the moment that a test chooses.
 //!
 //! Called by the binary `tessera-faults`, which the demo and the engine tests start. All other
-//! frames pass unchanged; no production code knows of this. The invariant: a frame that no fault was
-//! ordered for reaches the node whole and in order, and of two frames none is inside the other.
+//! frames pass unchanged; no production code knows of this. The invariant: a frame that no fault
+//! was ordered for reaches the node whole and in order, and of two frames none is inside the other.
 
 use std::fmt;
 use std::io::{self, Read, Write};
