@@ -20,9 +20,20 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from hooks import HookClock
-from vllm import LLM, SamplingParams
-from vllm.v1.metrics.reader import Counter, Gauge
+
+def answers_only() -> TextIO:
+    """Libraries and worker processes may print; only this copy of standard output is ours."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+# An engine may print while it is imported.
+ANSWERS = answers_only()
+
+from hooks import HookClock  # noqa: E402
+from vllm import LLM, SamplingParams  # noqa: E402
+from vllm.v1.metrics.reader import Counter, Gauge  # noqa: E402
 
 
 class Served:
@@ -192,13 +203,6 @@ def run(settings: dict[str, Any], answers: TextIO) -> None:
     served.say(event="closed")
 
 
-def answers_only() -> TextIO:
-    """Libraries and worker processes may print; only this copy of standard output is ours."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return answers
-
-
 def fork_engines(path: str) -> None:
     """Forks an engine for every connection to the unix socket `path`, until standard input ends.
 
@@ -209,7 +213,7 @@ def fork_engines(path: str) -> None:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
-    print("listening", flush=True)
+    print("listening", file=ANSWERS, flush=True)
     watched = select.poll()
     watched.register(listener, select.POLLIN)
     watched.register(sys.stdin, select.POLLIN | select.POLLHUP)
@@ -247,7 +251,7 @@ def main() -> None:
     if sys.argv[1] == "--fork":
         fork_engines(sys.argv[2])
     else:
-        run(json.loads(sys.argv[1]), answers_only())
+        run(json.loads(sys.argv[1]), ANSWERS)
 
 
 if __name__ == "__main__":

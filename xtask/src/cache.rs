@@ -53,6 +53,16 @@ impl Cache {
         self.engine().join("bin").join(name)
     }
 
+    /// The environment of an older vLLM with the wheel and pytest.
+    pub(crate) fn older_engine(&self, version: &str) -> PathBuf {
+        self.root.join(format!("engine-{version}"))
+    }
+
+    /// A program of the environment of an older vLLM.
+    pub(crate) fn older_engine_program(&self, version: &str, name: &str) -> PathBuf {
+        self.older_engine(version).join("bin").join(name)
+    }
+
     /// The folder of test models, one folder each.
     pub(crate) fn models(&self) -> PathBuf {
         self.root.join("models")

