@@ -5,9 +5,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyAny, PyBytes};
-use tessera_client::Lent;
 use tessera_client::driver::EngineConfig;
-use tessera_client::layout::Layout;
+use tessera_client::layout::{CopyError, Layout};
 
 use crate::error::{ErrorKind, Raise, raise};
 use crate::memory;
@@ -58,18 +57,13 @@ impl BlockCopier {
         source: Vec<u32>,
         target: Vec<u32>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let refused = |message: String| raise(py, ErrorKind::Layout, message);
-        let segments = self.layout.gather(group, &source);
-        let segments = segments.map_err(|error| refused(error.to_string()))?;
-        let length = usize::try_from(segments.length_bytes());
-        let mut payload = vec![0; length.map_err(|error| refused(error.to_string()))?];
-        segments
-            .copy_to(&mut payload)
-            .map_err(|error| refused(error.to_string()))?;
-        let target = self.layout.gather(group, &target);
-        let mut lent = Lent::new(target.map_err(|error| refused(error.to_string()))?);
-        lent.copy_from(&payload)
-            .map_err(|error| refused(error.to_string()))?;
+        let payload = py.detach(|| {
+            let payload = self.layout.read(group, &source)?;
+            self.layout.write(group, &target, &payload)?;
+            Ok(payload)
+        });
+        let refused = |error: CopyError| raise(py, ErrorKind::Layout, error.to_string());
+        let payload = payload.map_err(refused)?;
         Ok(PyBytes::new(py, &payload))
     }
 }

@@ -138,7 +138,9 @@ impl Raise for DriverError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Closed => ErrorKind::Closed,
-            Self::NotPromised(_) | Self::Plan(_) | Self::Load(_) => ErrorKind::Step,
+            Self::NotPromised(_) | Self::Plan(_) | Self::Load(_) | Self::Device(_) => {
+                ErrorKind::Step
+            }
         }
     }
 }

@@ -5,12 +5,12 @@
 //! the tensors it points into, because the worker that holds the regions also holds the tensors.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
-use tessera_client::Region;
 use tessera_client::geometry::{BlockGeometry, GeometryError, TensorView};
 use tessera_client::layout::{BlockRun, LayerMemory};
+use tessera_client::{CudaDriver, DeviceError, Region};
 
 /// One layer as the connector describes it.
 #[derive(Debug, Deserialize)]
@@ -32,6 +32,16 @@ struct TensorDescription {
     storage_address: u64,
     storage_bytes: u64,
     dtype: String,
+    /// Where the engine says that the tensor is. Which device of that kind is asked of the memory.
+    device: DeviceKind,
+}
+
+/// Kinds of memory, by the engine's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum DeviceKind {
+    Cpu,
+    Cuda,
 }
 
 /// Why block memory is refused. The message names the layer and its shape.
@@ -49,6 +59,9 @@ pub(crate) enum MemoryError {
     /// Memory at no address.
     #[error("layer {layer} has no memory in this process: remove --kv-transfer-config")]
     NoMemory { layer: String },
+    /// Memory of a device that cannot be used, or that is not its own.
+    #[error("layer {layer}: {source}")]
+    Device { layer: String, source: DeviceError },
     /// One layer whose parts lie on each other.
     #[error("layer {layer}: its tensors overlap: {shape}; report this model")]
     Overlap { layer: String, shape: String },
@@ -92,6 +105,7 @@ unsafe fn memory_of(
             (tensor.storage_address, tensor.storage_bytes),
             tensor.dtype.clone(),
         );
+        let kind = tensor.device;
         let view = view_of(tensor);
         let geometry =
             BlockGeometry::derive(&view, num_blocks).map_err(|source| MemoryError::Geometry {
@@ -108,7 +122,12 @@ unsafe fn memory_of(
             });
         }
         // SAFETY: the caller's promise covers this storage.
-        let region = unsafe { region_of(place, regions) }.ok_or_else(|| MemoryError::NoMemory {
+        let region = unsafe { region_of(kind, place, regions) };
+        let region = region.map_err(|source| MemoryError::Device {
+            layer: name.clone(),
+            source,
+        })?;
+        let region = region.ok_or_else(|| MemoryError::NoMemory {
             layer: name.clone(),
         })?;
         let stride = geometry.block_stride_bytes;
@@ -143,20 +162,42 @@ fn view_of(tensor: TensorDescription) -> TensorView {
 
 /// # Safety
 /// The storage at `place` must stay mapped, readable and writable until the last region is gone.
-unsafe fn region_of(place: (u64, u64), regions: &mut Regions) -> Option<Arc<Region>> {
+unsafe fn region_of(
+    kind: DeviceKind,
+    place: (u64, u64),
+    regions: &mut Regions,
+) -> Result<Option<Arc<Region>>, DeviceError> {
     if let Some(region) = regions.get(&place) {
-        return Some(Arc::clone(region));
+        return Ok(Some(Arc::clone(region)));
     }
-    let (address, length) = (
-        usize::try_from(place.0).ok()?,
-        usize::try_from(place.1).ok()?,
-    );
+    let (Ok(address), Ok(length)) = (usize::try_from(place.0), usize::try_from(place.1)) else {
+        return Ok(None);
+    };
     if address == 0 || length == 0 {
-        return None;
+        return Ok(None);
     }
     let base = std::ptr::with_exposed_provenance_mut(address);
-    // SAFETY: not null; the caller keeps the storage mapped for as long as the region lives.
-    let region = unsafe { Region::from_raw(base, length) };
+    let region = match kind {
+        // SAFETY: not null; the caller keeps the storage mapped for as long as the region lives.
+        DeviceKind::Cpu => unsafe { Region::from_raw(base, length) },
+        DeviceKind::Cuda => {
+            let device = cuda()?.owner(address, length)?;
+            // SAFETY: as above, and the device is the one that owns the memory.
+            unsafe { Region::on_device(&device, base, length) }?
+        }
+    };
     regions.insert(place, Arc::clone(&region));
-    Some(region)
+    Ok(Some(region))
+}
+
+/// The CUDA driver, loaded when the first tensor asks for it.
+fn cuda() -> Result<Arc<CudaDriver>, DeviceError> {
+    static LOADED: Mutex<Option<Arc<CudaDriver>>> = Mutex::new(None);
+    let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(driver) = &*loaded {
+        return Ok(Arc::clone(driver));
+    }
+    let driver = CudaDriver::load()?;
+    *loaded = Some(Arc::clone(&driver));
+    Ok(driver)
 }

@@ -2,7 +2,8 @@
 //!
 //! Each method translates one hook into one call of the driver, with the interpreter released while
 //! the driver works. The invariant: the engine's tensors are held for as long as the driver may
-//! touch their memory, so that the regions over it never outlive it.
+//! touch their memory, so that the regions over it never outlive it; for ever, if a device cannot
+//! say that it is done with it.
 
 use std::collections::HashMap;
 
@@ -26,7 +27,17 @@ pub(crate) struct Worker {
     driver: WorkerDriver,
     meter: Meter,
     uncollected: Mutex<TransferResults>,
-    _memory: Vec<Py<PyAny>>,
+    memory: Vec<Py<PyAny>>,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.driver.shutdown();
+        if self.driver.is_stopped() {
+            // A device may write to the tensors for ever: the engine must not get them back.
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+    }
 }
 
 #[pymethods]
@@ -55,7 +66,7 @@ impl Worker {
             driver,
             meter: Meter::default(),
             uncollected,
-            _memory: memory,
+            memory,
         })
     }
 

@@ -1,7 +1,8 @@
 //! Where the bytes of an object lie in the engine's block memory.
 //!
 //! Called by the worker driver: [`Layout::new`] once at registration, [`Layout::gather`] for each
-//! save and [`Layout::scatter`] for each load. The payload of an object is, for each layer of its
+//! save and [`Layout::scatter`] for each load, or, when the blocks live on a device that no socket
+//! reaches, [`Layout::ranges`] for both. The payload of an object is, for each layer of its
 //! group by name, for each of its blocks, for each run of the layer: the run's bytes, no padding.
 //! The invariants: no byte of memory belongs to two blocks of one group, so that two loads never
 //! write the same place, and no object reaches outside the registered memory.
@@ -11,12 +12,17 @@ use std::sync::Arc;
 use tessera_lifecycle::Shape;
 use tessera_lifecycle::plan::Destination;
 use tessera_proto::limits::OBJECT_BYTES_MAX;
-use tessera_transport::{Lent, Region, Segments};
+use tessera_transport::{Device, Lent, Region, Segments};
 use thiserror::Error;
 
 use crate::geometry::BlockGeometry;
 
+mod copy;
 mod overlap;
+mod places;
+
+pub use copy::CopyError;
+pub use places::Places;
 
 /// One contiguous piece of every block of a layer.
 #[derive(Debug, Clone)]
@@ -168,6 +174,7 @@ pub struct NoSuchBlock {
 #[derive(Debug)]
 pub struct Layout {
     groups: Vec<Group>,
+    devices: Vec<Arc<dyn Device>>,
 }
 
 #[derive(Debug)]
@@ -197,12 +204,25 @@ impl Layout {
             check_layer(&layer)?;
             group.push(layer);
         }
-        let groups = of_group
+        let groups: Vec<Group> = of_group
             .into_iter()
             .enumerate()
             .map(|(index, layers)| Group::new(shape, index, layers))
             .collect::<Result<_, _>>()?;
-        Ok(Self { groups })
+        let devices = places::owners(&groups);
+        Ok(Self { groups, devices })
+    }
+
+    /// The devices on which the memory lives, each once.
+    #[must_use]
+    pub fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.devices
+    }
+
+    /// Whether sockets and copies of the host reach all of it in place.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.devices.iter().all(|device| device.is_host())
     }
 
     /// Bytes of one object of `group`.
@@ -238,6 +258,13 @@ impl Layout {
             }
         }
         Ok(segments)
+    }
+
+    /// Bytes of a payload of `blocks` blocks of `group`.
+    #[must_use]
+    pub fn payload_bytes(&self, group: usize, blocks: usize) -> u64 {
+        let blocks = u64::try_from(blocks).unwrap_or(u64::MAX);
+        self.groups[group].block_bytes.saturating_mul(blocks)
     }
 
     /// Bytes of an object that have no block to go to.

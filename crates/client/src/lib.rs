@@ -30,4 +30,6 @@ pub use routing::{NodeIndex, NodeSpec};
 pub use tessera_proto::{
     Expectation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId, checksum,
 };
-pub use tessera_transport::{Address, Lent, Region, Segments};
+pub use tessera_transport::{
+    Address, CudaDriver, Device, DeviceError, Lent, Region, Segments, SimDevice,
+};

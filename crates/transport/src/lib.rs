@@ -9,10 +9,13 @@
 //! - a [`Lent`] destination is written only between the start and the end of one
 //!   [`Receiver::payload_scatter`] call, never later: the kernel holds no pointer between two
 //!   reads;
+//! - memory of a device is in no list that host code reads or writes; its own [`Device`] copies
+//!   from and to it, and says by fences when that is over;
 //! - after an error in the middle of a frame the half of the link is broken and says so.
 
 mod address;
 mod destination;
+mod device;
 mod error;
 mod gather;
 mod link;
@@ -24,6 +27,10 @@ mod sender;
 mod socket;
 
 pub use address::{Address, AddressError};
+pub use device::{
+    Completion, CudaDevice, CudaDriver, Device, DeviceError, DeviceLost, DeviceRanges, FenceSide,
+    HostDevice, Promise, SimDevice,
+};
 pub use error::LinkError;
 pub use gather::{Frame, Payload};
 pub use link::{Closer, Link};

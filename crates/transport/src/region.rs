@@ -11,12 +11,16 @@ use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::device::{Device, DeviceError, HostDevice};
+
 /// A mapped, immovable range of bytes.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     length: usize,
     owned: bool,
+    /// Where it lives, unless that is the host.
+    device: Option<Arc<dyn Device>>,
 }
 
 // SAFETY: a region is an address and a length; the bytes behind it are reached only through raw
@@ -41,7 +45,34 @@ impl Region {
             base,
             length,
             owned: false,
+            device: None,
         })
+    }
+
+    /// Registers memory of `device` that somebody else owns. The host does not touch it: lists for
+    /// sockets and checksums refuse it, unless the device's memory is the host's.
+    ///
+    /// # Errors
+    /// The device's refusal, for one if it is not the owner.
+    ///
+    /// # Safety
+    /// As [`from_raw`](Self::from_raw), on that device.
+    ///
+    /// # Panics
+    /// When `base` is null.
+    pub unsafe fn on_device(
+        device: &Arc<dyn Device>,
+        base: *mut u8,
+        length: usize,
+    ) -> Result<Arc<Self>, DeviceError> {
+        let base = NonNull::new(base).expect("a registered region has an address");
+        device.register(base.as_ptr().expose_provenance(), length)?;
+        Ok(Arc::new(Self {
+            base,
+            length,
+            owned: false,
+            device: (!device.is_host()).then(|| Arc::clone(device)),
+        }))
     }
 
     /// Allocates page-aligned zeroed memory of `length` bytes and faults it in at once, because the
@@ -50,6 +81,14 @@ impl Region {
     /// # Errors
     /// The system's answer when it has no such memory.
     pub fn allocate(length: usize) -> io::Result<Arc<Self>> {
+        Self::allocate_on(None, length)
+    }
+
+    /// As [`allocate`](Self::allocate), for a device that is a part of the host's memory.
+    pub(crate) fn allocate_on(
+        device: Option<Arc<dyn Device>>,
+        length: usize,
+    ) -> io::Result<Arc<Self>> {
         let mapped = length.max(1);
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {
@@ -67,6 +106,7 @@ impl Region {
             base,
             length,
             owned: true,
+            device,
         }))
     }
 
@@ -78,6 +118,16 @@ impl Region {
     /// The address of the first byte.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()
+    }
+
+    /// Where the memory lives.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.device.as_ref().unwrap_or_else(|| HostDevice::shared())
+    }
+
+    /// Whether host code and the kernel may touch it in place.
+    pub fn is_host(&self) -> bool {
+        self.device.is_none()
     }
 
     /// The address of `offset`, when `offset..offset + length` lies inside the region.

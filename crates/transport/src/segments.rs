@@ -24,6 +24,9 @@ pub enum SegmentError {
         /// Bytes in the region.
         region: usize,
     },
+    /// Memory of a device, which host code cannot reach.
+    #[error("the memory lives on a device: only the device can copy from and to it")]
+    OnDevice,
     /// A copy between lists and buffers of different lengths.
     #[error("{have} bytes cannot be copied into {want} bytes: lengths must be equal")]
     Length {
@@ -76,7 +79,11 @@ impl Segments {
     }
 
     /// The whole of one region.
+    ///
+    /// # Panics
+    /// When the region lives on a device.
     pub fn whole(region: &Arc<Region>) -> Self {
+        assert!(region.is_host(), "host code cannot reach device memory");
         let span = Span {
             base: region.base(),
             length: region.length_bytes(),
@@ -93,13 +100,16 @@ impl Segments {
     ///
     /// # Errors
     /// [`SegmentError::OutOfRegion`] when the range is not inside the region; the list is
-    /// unchanged.
+    /// unchanged. [`SegmentError::OnDevice`] when the host cannot reach it.
     pub fn push(
         &mut self,
         region: &Arc<Region>,
         offset: usize,
         length: usize,
     ) -> Result<(), SegmentError> {
+        if !region.is_host() {
+            return Err(SegmentError::OnDevice);
+        }
         let base = region
             .range(offset, length)
             .ok_or(SegmentError::OutOfRegion {

@@ -53,6 +53,7 @@ class Tensor(TypedDict):
     storage_address: int
     storage_bytes: int
     dtype: str
+    device: str
 
 
 class Layer(TypedDict):

@@ -24,6 +24,9 @@ WINDOW = ("SlidingWindowSpec", "SlidingWindowMLASpec")
 STATE = ("MambaSpec",)
 ENCODER = ("CrossAttentionSpec", "EncoderOnlyAttentionSpec")
 
+# Kinds of devices whose memory the native part can fence and copy, by torch's names.
+DEVICES = ("cpu", "cuda")
+
 
 def engine_document(vllm_config: Any, kv_cache_config: Any, options: Any, version: str) -> Document:
     """Build the document that scheduler and workers share; only `rank` differs between them.
@@ -243,10 +246,10 @@ def parts(cache: Any) -> list[Any]:
 
 def tensor(layer: str, cache: Any) -> Tensor:
     """Describe one tensor; it is neither read nor copied."""
-    if cache.device.type != "cpu":
+    if cache.device.type not in DEVICES:
         raise UnsupportedEngineError(
-            f"layer {layer} has its cache on {cache.device}; this version moves caches in host "
-            "memory only: run vLLM's CPU build, or remove --kv-transfer-config"
+            f"layer {layer} has its cache on {cache.device}; this version moves caches in memory "
+            "of the host or of an NVIDIA GPU only: run vLLM there, or remove --kv-transfer-config"
         )
     item_bytes = cache.element_size()
     storage = cache.untyped_storage()
@@ -258,4 +261,5 @@ def tensor(layer: str, cache: Any) -> Tensor:
         "dtype": str(cache.dtype),
         "storage_address": storage.data_ptr(),
         "storage_bytes": storage.nbytes(),
+        "device": cache.device.type,
     }

@@ -254,7 +254,9 @@ fn unknown(event: WorkerEvent) -> Vec<WorkerEvent> {
     };
     let mut events = vec![save];
     let load = match event {
-        WorkerEvent::Fenced { load, .. } | WorkerEvent::Fetched { load, .. } => load,
+        WorkerEvent::Fenced { load, .. }
+        | WorkerEvent::FenceFailed { load, .. }
+        | WorkerEvent::Fetched { load, .. } => load,
         WorkerEvent::Saved { .. } => return events,
     };
     let result = Err(LoadFailure::Abnormal);
@@ -268,6 +270,7 @@ fn unknown(event: WorkerEvent) -> Vec<WorkerEvent> {
         });
         for phase in [Phase::Before, Phase::After] {
             events.push(WorkerEvent::Fenced { load, phase });
+            events.push(WorkerEvent::FenceFailed { load, phase });
         }
     }
     let part = u32::MAX;

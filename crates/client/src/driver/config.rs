@@ -42,6 +42,10 @@ pub struct EngineConfig {
     /// The user's options, as `kv_connector_extra_config` holds them.
     #[serde(default)]
     pub options: Options,
+    /// How long a device may owe a fence before the worker stops. No option: only tests are less
+    /// patient.
+    #[serde(skip, default = "fence_limit")]
+    pub fence_limit: Duration,
 }
 
 /// The parts of a namespace that the engine knows.
@@ -192,6 +196,11 @@ impl EngineConfig {
 
 const fn yes() -> bool {
     true
+}
+
+/// Longer than any step computes, and short enough that a dead device is noticed.
+const fn fence_limit() -> Duration {
+    Duration::from_secs(120)
 }
 
 pub(crate) fn millis(duration: Duration) -> u64 {

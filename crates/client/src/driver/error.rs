@@ -2,9 +2,12 @@
 //!
 //! Mapped one-to-one to exceptions by the Python module.
 
+use std::time::Duration;
+
 use tessera_lifecycle::scheduler::NotPromised;
 use tessera_lifecycle::worker::LoadFailure;
 use tessera_lifecycle::{PlanError, Rank, ShapeError};
+use tessera_transport::DeviceError;
 use thiserror::Error;
 
 use super::config::TopologyConfig;
@@ -49,6 +52,33 @@ pub enum StartError {
     Runtime(#[from] std::io::Error),
 }
 
+/// What a device owes for too long.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum DeviceFault {
+    /// No answer.
+    #[error("{device} did not answer within {limit:?}")]
+    Silent {
+        /// The device.
+        device: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// Failures only.
+    #[error("{device} cannot be fenced: {source}")]
+    Failing {
+        /// The device.
+        device: String,
+        /// The last failure.
+        source: DeviceError,
+    },
+    /// Its own end.
+    #[error("{device} ended with memory in its hands")]
+    Lost {
+        /// The device.
+        device: String,
+    },
+}
+
 /// Why a hook fails. The engine's step must not go on.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DriverError {
@@ -61,6 +91,10 @@ pub enum DriverError {
     /// The scheduler's plan cannot be read.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A device cannot say that its memory is at rest. The engine must end: what it would free may
+    /// still be written.
+    #[error("the worker stops, because {0}; restart the engine")]
+    Device(DeviceFault),
     /// A load on the model thread failed, and no block can name it to the engine.
     #[error("a load on the model thread failed and cannot be reported by block: {0}")]
     Load(LoadFailure),

@@ -111,6 +111,7 @@ const fn failure_name(failure: LoadFailure) -> &'static str {
         LoadFailure::Unreachable => "loads_failed_unreachable",
         LoadFailure::Busy => "loads_failed_busy",
         LoadFailure::Abnormal => "loads_failed_abnormal",
+        LoadFailure::Device => "loads_failed_device",
         LoadFailure::Unallocated => "loads_failed_unallocated",
         LoadFailure::Malformed => "loads_failed_malformed",
         LoadFailure::Deadline => "loads_failed_deadline",

@@ -7,6 +7,8 @@
 mod clock;
 mod config;
 mod error;
+mod fence;
+mod landing;
 mod metrics;
 mod remote;
 mod scheduler;
@@ -18,7 +20,7 @@ mod worker;
 mod tests;
 
 pub use config::{EngineConfig, NamespaceConfig, TopologyConfig};
-pub use error::{DriverError, StartError};
+pub use error::{DeviceFault, DriverError, StartError};
 pub use metrics::{SchedulerMetrics, WorkerMetrics};
 pub use remote::Remote;
 pub use scheduler::SchedulerDriver;

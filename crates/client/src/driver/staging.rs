@@ -66,6 +66,11 @@ impl Staging {
         })
     }
 
+    /// The memory itself, for devices that can be told of it.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
     pub(crate) fn used_bytes(&self) -> u64 {
         let used = self.region.length_bytes() - self.free.lock().bytes;
         u64::try_from(used).unwrap_or(u64::MAX)

@@ -16,17 +16,18 @@ use tessera_lifecycle::worker::{
 };
 use tessera_lifecycle::{LoadMode, WorkerRoot};
 use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
-use tessera_transport::{Lent, Region};
+use tessera_transport::{Lent, Segments};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::clock::Clock;
-use super::error::DriverError;
+use super::error::{DeviceFault, DriverError};
+use super::landing::{Copying, Landing};
 use super::remote::Remote;
 use super::scheduler::lease_of;
 use super::staging::{Slot, Staging};
 use crate::cluster::{FetchOutcome, StoreOutcome};
-use crate::layout::{Discard, Layout};
+use crate::layout::Layout;
 
 /// How often a wait looks at the clock for loads whose deadline has come.
 const TICK: Duration = Duration::from_millis(20);
@@ -42,6 +43,7 @@ pub(super) struct Shared<R> {
     pub(super) staging: Arc<Staging>,
     pub(super) stores: Semaphore,
     pub(super) store_timeout: Duration,
+    pub(super) fence_limit: Duration,
     pub(super) machine: Mutex<Machine>,
     pub(super) changed: Condvar,
     pub(super) runtime: Handle,
@@ -55,6 +57,14 @@ pub(super) struct Machine {
     /// Completions that the model thread takes up by itself, in serialized mode.
     pub(super) completions: Vec<WorkerEvent>,
     pub(super) closed: bool,
+    /// A device owes a proof for too long.
+    pub(super) stopped: Option<DeviceFault>,
+}
+
+/// An object on its way from its blocks to a slot.
+enum Staged {
+    Copied(Slot),
+    Copying(Copying),
 }
 
 /// Counts that are not the machine's.
@@ -83,9 +93,10 @@ impl Tally {
 impl<R: Remote> Shared<R> {
     pub(super) fn open(&self) -> Result<MutexGuard<'_, Machine>, DriverError> {
         let machine = self.machine.lock();
-        match machine.closed {
-            true => Err(DriverError::Closed),
-            false => Ok(machine),
+        match (machine.closed, &machine.stopped) {
+            (true, _) => Err(DriverError::Closed),
+            (false, Some(fault)) => Err(DriverError::Device(fault.clone())),
+            (false, None) => Ok(machine),
         }
     }
 
@@ -100,15 +111,21 @@ impl<R: Remote> Shared<R> {
     }
 
     /// Waits on the engine's thread, which goes on executing commands.
+    ///
+    /// # Errors
+    /// [`DriverError::Device`]: what is waited for will not come.
     pub(super) fn wait_until(
         shared: &Arc<Self>,
         machine: &mut MutexGuard<'_, Machine>,
         over: impl Fn(&WorkerRoot) -> bool,
-    ) {
+    ) -> Result<(), DriverError> {
         loop {
             Self::take_up(shared, machine);
             if over(&machine.root) {
-                return;
+                return Ok(());
+            }
+            if let Some(fault) = &machine.stopped {
+                return Err(DriverError::Device(fault.clone()));
             }
             shared.changed.wait_for(machine, TICK);
         }
@@ -122,9 +139,8 @@ impl<R: Remote> Shared<R> {
         loop {
             while let Some(command) = machine.root.poll_command() {
                 match command {
-                    // Host memory is at rest, and visible as soon as it is written.
                     WorkerCommand::Fence { load, phase } => {
-                        answers.push_back(WorkerEvent::Fenced { load, phase });
+                        answers.extend(Self::fence(shared, load, phase));
                     }
                     WorkerCommand::Fetch(fetch) => answers.extend(Self::fetch(shared, fetch)),
                     WorkerCommand::Save(save) => saves.push(save),
@@ -137,7 +153,7 @@ impl<R: Remote> Shared<R> {
         }
     }
 
-    fn complete(shared: &Arc<Self>, event: WorkerEvent) {
+    pub(super) fn complete(shared: &Arc<Self>, event: WorkerEvent) {
         let mut machine = shared.machine.lock();
         if shared.mode == LoadMode::Serialized {
             machine.completions.push(event);
@@ -152,8 +168,8 @@ impl<R: Remote> Shared<R> {
     /// Starts a fetch. Answers at once if there is nowhere to fetch to.
     fn fetch(shared: &Arc<Self>, fetch: Fetch) -> Option<WorkerEvent> {
         let (load, part) = (fetch.load, fetch.part);
-        let (lent, discard) = match shared.lend(&fetch) {
-            Ok(lent) => lent,
+        let landing = match shared.lend(&fetch) {
+            Ok(landing) => landing,
             Err(failure) => {
                 let result = Err(failure);
                 return Some(WorkerEvent::Fetched { load, part, result });
@@ -161,40 +177,32 @@ impl<R: Remote> Shared<R> {
         };
         let own = Arc::clone(shared);
         shared.runtime.spawn(async move {
-            let result = Self::fetch_into(&own, fetch, lent).await;
-            drop(discard);
-            Self::complete(&own, WorkerEvent::Fetched { load, part, result });
+            let Landing { lent, slot, places } = landing;
+            let landed = match Self::fetch_into(&own, fetch, lent).await {
+                Ok(payload) => own.land(payload, places).await,
+                Err(failure) => Ok(Err(failure)),
+            };
+            match landed {
+                Ok(result) => {
+                    drop(slot);
+                    Self::complete(&own, WorkerEvent::Fetched { load, part, result });
+                }
+                Err(fault) => {
+                    // Its device may use it for ever, and the part is never over.
+                    std::mem::forget(slot);
+                    Self::stop(&own, fault);
+                }
+            }
         });
         None
     }
 
-    /// The destination of a fetch, with memory of its own for what has no block.
-    fn lend(&self, fetch: &Fetch) -> Result<(Lent, Option<Slot>), LoadFailure> {
-        let Fetch {
-            group,
-            destinations,
-            ..
-        } = fetch;
-        let discarded = self.layout.discarded_bytes(*group, destinations);
-        let length = usize::try_from(discarded).map_err(|_| LoadFailure::Abnormal)?;
-        let slot = match length {
-            0 => None,
-            _ => self.staging.take(length),
-        };
-        let discard = match &slot {
-            Some(slot) => Some(slot.discard()),
-            None if length == 0 => None,
-            None => {
-                let region = Region::allocate(length).map_err(|_| LoadFailure::Abnormal)?;
-                Some(Discard { region, offset: 0 })
-            }
-        };
-        let lent = self.layout.scatter(*group, destinations, discard.as_ref());
-        let lent = lent.map_err(|_| LoadFailure::Unallocated)?;
-        Ok((lent, slot))
-    }
-
-    async fn fetch_into(shared: &Arc<Self>, fetch: Fetch, lent: Lent) -> Result<(), LoadFailure> {
+    /// Receives and verifies one object. Gives back what holds it.
+    async fn fetch_into(
+        shared: &Arc<Self>,
+        fetch: Fetch,
+        lent: Lent,
+    ) -> Result<Segments, LoadFailure> {
         let expectation = Expectation {
             namespace: shared.namespace,
             key: fetch.key,
@@ -206,7 +214,7 @@ impl<R: Remote> Shared<R> {
         let deadline = shared.clock.deadline(fetch.deadline);
         let own = Arc::clone(shared);
         let task = async move { own.remote.fetch(expectation, lease, lent, deadline).await };
-        let Ok((outcome, _lent)) = shared.runtime.spawn(task).await else {
+        let Ok((outcome, lent)) = shared.runtime.spawn(task).await else {
             // The fetch ended without giving its memory back. Ending all connections is the proof
             // that nothing writes to it any more; later loads fail as unreachable.
             shared.remote.shutdown().await;
@@ -218,7 +226,7 @@ impl<R: Remote> Shared<R> {
                 tally
                     .bytes_loaded
                     .fetch_add(length_bytes, Ordering::Relaxed);
-                Ok(())
+                Ok(lent.into_segments())
             }
             FetchOutcome::Missing => Err(LoadFailure::Miss),
             FetchOutcome::LeaseOver => Err(LoadFailure::LeaseOver),
@@ -233,40 +241,69 @@ impl<R: Remote> Shared<R> {
         }
     }
 
-    /// Copies one object out of its blocks, on the calling thread, and stores it beside it.
-    pub(super) fn save(shared: &Arc<Self>, save: &Save) {
-        let id = save.save;
-        let Some((header, slot)) = shared.stage(save) else {
-            let outcome = SaveOutcome::StagingFull;
-            Self::complete(shared, WorkerEvent::Saved { save: id, outcome });
+    /// Copies objects out of their blocks behind one fence, and stores the copies beside the
+    /// engine's work. Returns when no block is read any more, or nobody will store what is read.
+    pub(super) fn save_all(shared: &Arc<Self>, saves: &[Save]) {
+        let deadline = tokio::time::Instant::now() + shared.store_timeout;
+        if let Err(fault) = shared.rest(deadline) {
+            tracing::warn!(%fault, "a step's objects are not saved");
+            for save in saves {
+                Self::saved(shared, save, SaveOutcome::Device);
+            }
             return;
-        };
-        let own = Arc::clone(shared);
-        shared.runtime.spawn(async move {
-            let outcome = Self::store(&own, header, slot).await;
-            Self::complete(&own, WorkerEvent::Saved { save: id, outcome });
-        });
+        }
+        let staged: Vec<_> = saves.iter().map(|save| Self::stage(shared, save)).collect();
+        for (save, staged) in saves.iter().zip(staged) {
+            let slot = staged.and_then(|staged| match staged {
+                Staged::Copied(slot) => Ok(slot),
+                Staged::Copying(copying) => shared.copied(copying, deadline),
+            });
+            match slot {
+                Err(outcome) => Self::saved(shared, save, outcome),
+                Ok(slot) => Self::start_store(shared, save, slot),
+            }
+        }
     }
 
-    fn stage(&self, save: &Save) -> Option<(ObjectHeader, Slot)> {
-        let source = self.layout.gather(save.group, &save.blocks).ok()?;
-        let length_bytes = self.layout.object_bytes(save.group);
-        if source.length_bytes() != length_bytes {
-            return None;
-        }
-        let slot = self.staging.take(usize::try_from(length_bytes).ok()?)?;
-        Lent::new(slot.segments())
-            .copy_from_segments(&source)
-            .ok()?;
+    fn saved(shared: &Arc<Self>, save: &Save, outcome: SaveOutcome) {
+        let save = save.save;
+        Self::complete(shared, WorkerEvent::Saved { save, outcome });
+    }
+
+    fn start_store(shared: &Arc<Self>, save: &Save, slot: Slot) {
         let header = ObjectHeader {
-            namespace: self.namespace,
+            namespace: shared.namespace,
             key: save.key,
-            layout: self.layout.fingerprint(save.group),
-            length_bytes,
+            layout: shared.layout.fingerprint(save.group),
+            length_bytes: shared.layout.object_bytes(save.group),
             checksum: 0,
             write: WriteId(0),
         };
-        Some((header, slot))
+        let (own, save) = (Arc::clone(shared), save.save);
+        shared.runtime.spawn(async move {
+            let outcome = Self::store(&own, header, slot).await;
+            Self::complete(&own, WorkerEvent::Saved { save, outcome });
+        });
+    }
+
+    fn stage(shared: &Arc<Self>, save: &Save) -> Result<Staged, SaveOutcome> {
+        let full = SaveOutcome::StagingFull;
+        let (layout, blocks) = (&shared.layout, &save.blocks);
+        let length = layout.object_bytes(save.group);
+        if layout.payload_bytes(save.group, blocks.len()) != length {
+            return Err(full);
+        }
+        let slot = usize::try_from(length).ok();
+        let slot = slot.and_then(|length| shared.staging.take(length));
+        let slot = slot.ok_or(full)?;
+        if !layout.is_in_place() {
+            let copying = Self::copy_out(shared, save, slot);
+            return copying.map(Staged::Copying).ok_or(full);
+        }
+        let source = layout.gather(save.group, blocks).map_err(|_| full)?;
+        let copied = Lent::new(slot.segments()).copy_from_segments(&source);
+        copied.map_err(|_| full)?;
+        Ok(Staged::Copied(slot))
     }
 
     async fn store(shared: &Arc<Self>, mut header: ObjectHeader, slot: Slot) -> SaveOutcome {

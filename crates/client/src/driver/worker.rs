@@ -1,9 +1,9 @@
 //! Drives the worker's machine: moves objects between the engine's blocks and the nodes.
 //!
 //! Called by the Python module, once for each hook of the engine's worker. The invariants: block
-//! memory is lent to one fetch at a time and reported only after it came back; a save reads blocks
-//! only inside `end_step`; the engine's thread waits only in serialized mode, on a preemption, and
-//! at shutdown.
+//! memory is lent to one fetch at a time and reported only after it came back and the fence behind
+//! it is over; a save reads blocks only inside `end_step`, behind a fence; the engine's thread
+//! waits only in serialized mode, on a preemption, for the copies of a step, and at shutdown.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,6 +59,11 @@ impl<R: Remote> WorkerDriver<R> {
         let namespace = worker.namespace;
         let layout = Layout::new(&worker.shape, layers)?;
         let staging = new_staging(config.options.staging_bytes, layout.largest_object_bytes())?;
+        for device in layout.devices() {
+            if let Err(error) = device.pin(staging.region()) {
+                tracing::warn!(%error, "copies from and to the device will be slower");
+            }
+        }
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("tessera-transfer")
@@ -74,10 +79,12 @@ impl<R: Remote> WorkerDriver<R> {
             staging,
             stores: Semaphore::new(stores.min(Semaphore::MAX_PERMITS)),
             store_timeout: config.options.save_timeout,
+            fence_limit: config.fence_limit,
             machine: Mutex::new(Machine {
                 root: WorkerRoot::new(worker),
                 completions: Vec::new(),
                 closed: false,
+                stopped: None,
             }),
             changed: Condvar::new(),
             runtime: runtime.handle().clone(),
@@ -102,7 +109,7 @@ impl<R: Remote> WorkerDriver<R> {
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
         if shared.mode == LoadMode::Serialized {
-            Shared::wait_until(shared, &mut machine, |root| !root.is_any_loading());
+            Shared::wait_until(shared, &mut machine, |root| !root.is_any_loading())?;
         }
         match machine.root.take_unnamed_failure() {
             Some(failure) => Err(DriverError::Load(failure)),
@@ -125,9 +132,7 @@ impl<R: Remote> WorkerDriver<R> {
             return Ok(());
         }
         let started = shared.clock.now();
-        for save in &saves {
-            Shared::save(shared, save);
-        }
+        Shared::save_all(shared, &saves);
         let copied = shared.clock.now().nanos_since(started);
         shared.tally.copy_ns.fetch_add(copied, Ordering::Relaxed);
         Ok(())
@@ -146,8 +151,7 @@ impl<R: Remote> WorkerDriver<R> {
         Shared::execute(shared, &mut machine);
         Shared::wait_until(shared, &mut machine, |root| {
             !plan.preempted.iter().any(|load| root.is_loading(*load))
-        });
-        Ok(())
+        })
     }
 
     /// The receives that are over on this rank. Call
@@ -168,6 +172,13 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn take_invalid_blocks(&self) -> Result<Vec<u32>, DriverError> {
         Ok(self.shared.open()?.root.take_invalid_blocks())
+    }
+
+    /// Whether a device owes a proof for so long that the worker has stopped. Memory that was
+    /// registered must never be freed then.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.shared.machine.lock().stopped.is_some()
     }
 
     /// Whether no load and no save is under way, and all staging memory is back: nothing changes
@@ -221,10 +232,14 @@ impl<R: Remote> WorkerDriver<R> {
             .clock
             .now()
             .after_millis(millis(shared.store_timeout));
-        Shared::wait_until(shared, &mut machine, |root| {
+        let waited = Shared::wait_until(shared, &mut machine, |root| {
             let over = shared.clock.now() >= limit;
             root.is_idle() || (over && !root.is_any_loading())
         });
+        if waited.is_err() {
+            // What a device may still write is never unmapped, and never anybody else's.
+            std::mem::forget(Arc::clone(shared));
+        }
         let results = machine.root.take_results();
         drop(machine);
         runtime.block_on(shared.remote.shutdown());

@@ -71,6 +71,25 @@ fn unknown_key_names_the_nearest_one() {
 }
 
 #[test]
+fn l04_no_option_switches_a_fence_off() {
+    for key in [
+        "fence",
+        "completion_fence",
+        "skip_fence",
+        "FENCES",
+        "load_fence_ms",
+    ] {
+        for value in [json!(false), json!("off"), json!(0)] {
+            let refused = refusal(&json!({ key: value }));
+            assert!(refused.contains(key), "{refused}");
+            assert!(refused.contains("cannot be changed"), "{refused}");
+        }
+    }
+    let named = |row: &super::OptionDoc| row.key.contains("fence");
+    assert!(!TABLE.iter().any(named), "no option touches a fence");
+}
+
+#[test]
 fn wrong_types_and_ranges_name_the_right_ones() {
     let cases = [
         (

@@ -53,7 +53,8 @@ pub struct Save {
 /// What the driver must do.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WorkerCommand {
-    /// Fence the device for a load; answer with [`WorkerEvent::Fenced`].
+    /// Fence the device for a load; answer with [`WorkerEvent::Fenced`], and go on trying until
+    /// then: [`WorkerEvent::FenceFailed`] is no answer.
     Fence {
         /// The load.
         load: LoadId,
@@ -71,6 +72,14 @@ pub enum WorkerCommand {
 pub enum WorkerEvent {
     /// A fence is complete.
     Fenced {
+        /// The load.
+        load: LoadId,
+        /// Which fence.
+        phase: Phase,
+    },
+    /// A fence failed and proved nothing. The load has failed, and its memory stays claimed until
+    /// the same fence is complete.
+    FenceFailed {
         /// The load.
         load: LoadId,
         /// Which fence.

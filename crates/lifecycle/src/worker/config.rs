@@ -64,6 +64,9 @@ pub enum LoadFailure {
     /// The code that executes the fetch failed.
     #[error("fetch ended abnormally")]
     Abnormal,
+    /// The device that owns the memory failed.
+    #[error("device failed")]
+    Device,
     /// A block that must be filled is null or missing in the table.
     #[error("destination is not allocated")]
     Unallocated,
@@ -86,7 +89,7 @@ pub enum LoadFailure {
 
 impl LoadFailure {
     /// Every kind, in the order of the type.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Miss,
         Self::LeaseOver,
         Self::Length,
@@ -94,6 +97,7 @@ impl LoadFailure {
         Self::Unreachable,
         Self::Busy,
         Self::Abnormal,
+        Self::Device,
         Self::Unallocated,
         Self::Malformed,
         Self::Deadline,
@@ -112,6 +116,8 @@ pub enum SaveOutcome {
     Existed,
     /// There was no staging memory.
     StagingFull,
+    /// The device that owns the blocks did not give them out in time.
+    Device,
     /// The node did not take it: full, busy or unreachable.
     Refused,
 }
@@ -137,7 +143,8 @@ pub struct WorkerCounters {
     pub saves_stored: u64,
     /// Objects that another writer had stored.
     pub saves_existed: u64,
-    /// Objects not saved because too many were under way or staging was full.
+    /// Objects not saved because too many were under way, staging was full, or the device did not
+    /// give them out.
     pub saves_skipped: u64,
     /// Objects that no node took.
     pub saves_refused: u64,

@@ -60,6 +60,8 @@ pub(crate) struct Load {
     pub(crate) deadline: Instant,
     /// Blocks without valid content, in block-level layouts.
     pub(crate) invalid: BTreeSet<u32>,
+    /// All blocks that it writes, in block-level layouts.
+    covered: BTreeSet<u32>,
     pub(crate) class: LayoutClass,
 }
 
@@ -84,10 +86,16 @@ impl Load {
             failure: None,
             deadline: now.after_millis(order.timeout_ms),
             invalid: BTreeSet::new(),
+            covered: BTreeSet::new(),
             class: shape.class(),
         };
         match parts(order, shape, shards, rank, namespace) {
-            Ok(parts) => load.ready = parts,
+            Ok(parts) => {
+                if load.class == LayoutClass::Block {
+                    load.covered = parts.iter().flat_map(Part::blocks).collect();
+                }
+                load.ready = parts;
+            }
             Err(failure) => {
                 load.failure = Some(failure);
                 load.invalidate_all(order, shape);
@@ -115,6 +123,11 @@ impl Load {
     pub(crate) fn fail(&mut self, failure: LoadFailure) {
         self.failure.get_or_insert(failure);
         self.drop_ready();
+    }
+
+    /// Without a fence, no block that the load writes is known to hold what was fetched.
+    pub(crate) fn invalidate_covered(&mut self) {
+        self.invalid.extend(&self.covered);
     }
 
     /// Takes the result of a part. False if it is not in flight.

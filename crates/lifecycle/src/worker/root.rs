@@ -142,6 +142,7 @@ impl WorkerRoot {
     pub fn handle_event(&mut self, event: WorkerEvent) {
         match event {
             WorkerEvent::Fenced { load, phase } => self.fenced(load, phase),
+            WorkerEvent::FenceFailed { load, phase } => self.fence_failed(load, phase),
             WorkerEvent::Fetched { load, part, result } => self.fetched(load, part, result),
             WorkerEvent::Saved { save, outcome } => self.saved(save, outcome),
         }
@@ -289,6 +290,25 @@ impl WorkerRoot {
             (Some(Stage::FencingAfter), Phase::After) => self.settle(id),
             _ => self.counters.late_completions += 1,
         }
+    }
+
+    /// A fence without proof: the load fails, and stands where it stood until the proof comes.
+    fn fence_failed(&mut self, id: LoadId, phase: Phase) {
+        let load = self.loads.get_mut(&id);
+        let waits = |load: &&mut Load| {
+            let stage = match phase {
+                Phase::Before => Stage::FencingBefore,
+                Phase::After => Stage::FencingAfter,
+            };
+            load.stage == stage
+        };
+        let Some(load) = load.filter(waits) else {
+            self.counters.late_completions += 1;
+            return;
+        };
+        self.queued -= load.ready.len();
+        load.fail(LoadFailure::Device);
+        load.invalidate_covered();
     }
 
     fn fetched(&mut self, id: LoadId, part: u32, result: Result<(), LoadFailure>) {

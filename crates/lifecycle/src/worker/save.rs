@@ -54,7 +54,7 @@ impl WorkerRoot {
         match outcome {
             SaveOutcome::Stored => self.counters.saves_stored += 1,
             SaveOutcome::Existed => self.counters.saves_existed += 1,
-            SaveOutcome::StagingFull => self.counters.saves_skipped += 1,
+            SaveOutcome::StagingFull | SaveOutcome::Device => self.counters.saves_skipped += 1,
             SaveOutcome::Refused => self.counters.saves_refused += 1,
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tessera_lifecycle::scheduler::{LookupAnswer, ScheduledRequest, StepInput};
 use tessera_lifecycle::{Rank, StepPlan};
-use tessera_transport::{Lent, Region, Segments};
+use tessera_transport::{Lent, Region, Segments, SimDevice};
 
 use super::fake::{Fake, eventually};
 use crate::driver::{EngineConfig, SchedulerDriver, WorkerDriver};
@@ -14,6 +14,7 @@ use crate::layout::{BlockRun, LayerMemory};
 pub(super) const BLOCKS: u64 = 64;
 const BLOCK_BYTES: u64 = 96;
 const STRIDE: u64 = 128;
+const STRIDE_BYTES: usize = 128;
 
 pub(super) struct Engine {
     pub(super) scheduler: SchedulerDriver<Fake>,
@@ -25,7 +26,51 @@ pub(super) struct Worker {
     pub(super) driver: WorkerDriver<Fake>,
     pub(super) remote: Fake,
     /// The memory of each layer, two for each group.
-    regions: Vec<Arc<Region>>,
+    regions: Vec<Memory>,
+}
+
+/// Memory of the host or of a device.
+pub(super) struct Memory {
+    pub(super) region: Arc<Region>,
+    device: Option<Arc<SimDevice>>,
+}
+
+impl Memory {
+    fn new(device: Option<&Arc<SimDevice>>) -> Self {
+        let length = usize::try_from(BLOCKS * STRIDE).unwrap();
+        let region = match device {
+            Some(device) => device.allocate(length),
+            None => Region::allocate(length),
+        };
+        Self {
+            region: region.unwrap(),
+            device: device.cloned(),
+        }
+    }
+
+    /// The engine computes something: on a device it stands there some time.
+    fn compute(&self, bytes: &[u8]) {
+        match &self.device {
+            Some(device) => {
+                for (index, piece) in bytes.chunks(STRIDE_BYTES).enumerate() {
+                    device.submit(&self.region, index * STRIDE_BYTES, piece.to_vec());
+                }
+            }
+            None => Lent::new(Segments::whole(&self.region))
+                .copy_from(bytes)
+                .unwrap(),
+        }
+    }
+
+    /// What the engine's next work would see.
+    pub(super) fn view(&self) -> Vec<u8> {
+        if let Some(device) = &self.device {
+            return device.view(&self.region);
+        }
+        let mut all = vec![0; self.region.length_bytes()];
+        Segments::whole(&self.region).copy_to(&mut all).unwrap();
+        all
+    }
 }
 
 /// The groups of a layout, by name.
@@ -59,6 +104,15 @@ pub(super) fn config(layout: &str, io: &str, tp: u32) -> EngineConfig {
 
 impl Engine {
     pub(super) fn new(config: &EngineConfig, remote: &Fake) -> Self {
+        Self::on(config, remote, &[None])
+    }
+
+    /// An engine whose layers take turns on `devices`; `None` is the host.
+    pub(super) fn on(
+        config: &EngineConfig,
+        remote: &Fake,
+        devices: &[Option<Arc<SimDevice>>],
+    ) -> Self {
         let scheduler = SchedulerDriver::start_with(config, |_| Ok(remote.another())).unwrap();
         let workers = (0..config.topology.tp).map(|tp| {
             let remote = remote.another();
@@ -66,7 +120,7 @@ impl Engine {
                 tp,
                 ..Rank::default()
             };
-            Worker::new(config, rank, remote)
+            Worker::new(config, rank, remote, devices)
         });
         Self {
             scheduler,
@@ -149,16 +203,20 @@ impl Engine {
 }
 
 impl Worker {
-    fn new(config: &EngineConfig, rank: Rank, remote: Fake) -> Self {
-        let mut regions = Vec::new();
+    fn new(
+        config: &EngineConfig,
+        rank: Rank,
+        remote: Fake,
+        devices: &[Option<Arc<SimDevice>>],
+    ) -> Self {
+        let mut regions: Vec<Memory> = Vec::new();
         let mut layers = Vec::new();
         for group in 0..config.groups.len() {
             for layer in ["b", "a"] {
-                let length = usize::try_from(BLOCKS * STRIDE).unwrap();
-                let region = Region::allocate(length).unwrap();
+                let memory = Memory::new(devices[regions.len() % devices.len()].as_ref());
                 // Two runs with a hole between them: contents are 96 of 128 bytes.
                 let run = |offset_bytes, length_bytes| BlockRun {
-                    region: Arc::clone(&region),
+                    region: Arc::clone(&memory.region),
                     offset_bytes,
                     block_stride_bytes: STRIDE,
                     length_bytes,
@@ -170,7 +228,7 @@ impl Worker {
                     num_blocks: BLOCKS,
                     runs: vec![run(0, 32), run(48, BLOCK_BYTES - 32)],
                 });
-                regions.push(region);
+                regions.push(memory);
             }
         }
         let config = EngineConfig {
@@ -188,24 +246,21 @@ impl Worker {
 
     /// Fills all memory, holes included.
     pub(super) fn fill(&self, seed: u8) {
-        for (layer, region) in self.regions.iter().enumerate() {
+        for (layer, memory) in self.regions.iter().enumerate() {
             let byte = |at: usize| {
                 let mixed = at.wrapping_mul(31).wrapping_add(layer * 17);
                 u8::try_from(mixed % 251).unwrap() ^ seed
             };
-            let bytes: Vec<u8> = (0..region.length_bytes()).map(byte).collect();
-            Lent::new(Segments::whole(region))
-                .copy_from(&bytes)
-                .unwrap();
+            let bytes: Vec<u8> = (0..memory.region.length_bytes()).map(byte).collect();
+            memory.compute(&bytes);
         }
     }
 
     /// The bytes of one block of a group, both layers, holes left out.
     pub(super) fn block(&self, group: usize, block: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
-        for region in &self.regions[2 * group..2 * group + 2] {
-            let mut all = vec![0; region.length_bytes()];
-            Segments::whole(region).copy_to(&mut all).unwrap();
+        for memory in &self.regions[2 * group..2 * group + 2] {
+            let all = memory.view();
             let start = usize::try_from(u64::from(block) * STRIDE).unwrap();
             bytes.extend_from_slice(&all[start..start + 32]);
             bytes.extend_from_slice(&all[start + 48..start + 112]);
@@ -213,13 +268,15 @@ impl Worker {
         bytes
     }
 
+    pub(super) fn regions(&self) -> Vec<std::sync::Weak<Region>> {
+        let regions = self.regions.iter();
+        regions
+            .map(|memory| Arc::downgrade(&memory.region))
+            .collect()
+    }
+
     pub(super) fn memory(&self) -> Vec<Vec<u8>> {
-        let bytes = |region: &Arc<Region>| {
-            let mut all = vec![0; region.length_bytes()];
-            Segments::whole(region).copy_to(&mut all).unwrap();
-            all
-        };
-        self.regions.iter().map(bytes).collect()
+        self.regions.iter().map(Memory::view).collect()
     }
 
     /// Collects until `request` is reported: the finished and the failed, and invalid blocks.

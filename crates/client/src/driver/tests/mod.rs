@@ -2,6 +2,7 @@
 //! the interface that production uses.
 
 mod config;
+mod devices;
 mod engine;
 mod failures;
 mod fake;

@@ -1,5 +1,6 @@
 //! The worker's machine: named cases, and random histories that must come to their end.
 
 mod cases;
+mod fences;
 mod random;
 mod scene;

@@ -15,6 +15,7 @@ enum Op {
     Cancel(u64),
     Preempt(u64),
     Fence(prop::sample::Index),
+    FenceFailed(prop::sample::Index),
     Fetched(prop::sample::Index, bool),
     Stale(u64, u32),
     Save,
@@ -30,6 +31,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (1_u64..30).prop_map(Op::Cancel),
         1 => (1_u64..30).prop_map(Op::Preempt),
         6 => index().prop_map(Op::Fence),
+        1 => index().prop_map(Op::FenceFailed),
         6 => (index(), any::<bool>()).prop_map(|(at, fails)| Op::Fetched(at, fails)),
         1 => (1_u64..30, 0_u32..4).prop_map(|(load, part)| Op::Stale(load, part)),
         2 => Just(Op::Save),
@@ -93,6 +95,10 @@ fn apply(scene: &mut Scene, naive: &mut Naive, op: &Op) {
             let (load, phase) = scene.fences.remove(at.index(scene.fences.len()));
             scene.event(WorkerEvent::Fenced { load, phase });
         }
+        Op::FenceFailed(at) if !scene.fences.is_empty() => {
+            let (load, phase) = scene.fences[at.index(scene.fences.len())];
+            scene.event(WorkerEvent::FenceFailed { load, phase });
+        }
         Op::Fetched(at, fails) if !scene.fetches.is_empty() => {
             let fetch = scene.fetches.remove(at.index(scene.fetches.len()));
             let (load, part) = (fetch.load, fetch.part);
@@ -131,7 +137,7 @@ fn apply(scene: &mut Scene, naive: &mut Naive, op: &Op) {
             scene.drain();
         }
         Op::Collect => naive.collect(scene),
-        Op::Fence(_) | Op::Fetched(..) => {}
+        Op::Fence(_) | Op::FenceFailed(_) | Op::Fetched(..) => {}
     }
 }
 

@@ -1,0 +1,169 @@
+//! Fences: the proof that a device's memory is at rest, or that what was written to it shows.
+//!
+//! Called when the worker's machine commands a fence, and at the end of a step for its saves. The
+//! invariants: a fence is asked of every device that owns block memory, whoever calls; the machine
+//! hears of success only from all of them; a failed fence is asked again until one succeeds; and a
+//! device that owes a fence for too long stops the worker, so that memory is never used again on
+//! the word of a clock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tessera_lifecycle::LoadId;
+use tessera_lifecycle::worker::{Phase, WorkerEvent};
+use tessera_transport::{Completion, Device, DeviceError, DeviceLost, FenceSide};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::error::DeviceFault;
+use super::remote::Remote;
+use super::transfer::Shared;
+
+/// How long a fence that failed is left alone.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// One fence, asked of several devices.
+struct Fences {
+    waiting: Vec<Asked>,
+    failed: Option<DeviceFault>,
+}
+
+struct Asked {
+    device: Arc<dyn Device>,
+    completion: Completion<Result<(), DeviceError>>,
+}
+
+impl Fences {
+    fn ask(devices: &[Arc<dyn Device>], side: FenceSide) -> Self {
+        let mut fences = Self {
+            waiting: Vec::new(),
+            failed: None,
+        };
+        for device in devices {
+            let mut completion = device.fence(side);
+            match completion.now() {
+                Some(Ok(Ok(()))) => {}
+                Some(answer) => fences.failed = fault(device, answer),
+                None => fences.waiting.push(Asked {
+                    device: Arc::clone(device),
+                    completion,
+                }),
+            }
+        }
+        fences
+    }
+
+    /// Whether all devices have said so already.
+    fn are_over(&self) -> bool {
+        self.waiting.is_empty() && self.failed.is_none()
+    }
+
+    /// Waits for all; the first that fails is the outcome.
+    async fn over(&mut self) -> Result<(), DeviceFault> {
+        while let Some(asked) = self.waiting.last_mut() {
+            let answer = (&mut asked.completion).await;
+            if let Some(fault) = fault(&asked.device, answer) {
+                return Err(fault);
+            }
+            self.waiting.pop();
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn silent(&self, limit: Duration) -> DeviceFault {
+        let owing = self.waiting.last().map(|asked| asked.device.name());
+        DeviceFault::Silent {
+            device: owing.unwrap_or_default(),
+            limit,
+        }
+    }
+}
+
+fn fault(
+    device: &Arc<dyn Device>,
+    answer: Result<Result<(), DeviceError>, DeviceLost>,
+) -> Option<DeviceFault> {
+    let device = || device.name();
+    match answer {
+        Ok(Ok(())) => None,
+        Ok(Err(source)) => Some(DeviceFault::Failing {
+            device: device(),
+            source,
+        }),
+        Err(DeviceLost) => Some(DeviceFault::Lost { device: device() }),
+    }
+}
+
+impl<R: Remote> Shared<R> {
+    /// Fences all devices for a load. Answers at once if they are at rest at once; otherwise the
+    /// answer comes by itself, and no thread waits for it.
+    pub(super) fn fence(shared: &Arc<Self>, load: LoadId, phase: Phase) -> Option<WorkerEvent> {
+        let side = match phase {
+            Phase::Before => FenceSide::Before,
+            Phase::After => FenceSide::After,
+        };
+        let fences = Fences::ask(shared.layout.devices(), side);
+        if fences.are_over() {
+            return Some(WorkerEvent::Fenced { load, phase });
+        }
+        let own = Arc::clone(shared);
+        shared.runtime.spawn(async move {
+            let proof = Self::prove(&own, side, fences, || {
+                Self::complete(&own, WorkerEvent::FenceFailed { load, phase });
+            });
+            match proof.await {
+                Ok(()) => Self::complete(&own, WorkerEvent::Fenced { load, phase }),
+                Err(fault) => Self::stop(&own, fault),
+            }
+        });
+        None
+    }
+
+    /// Asks again until a fence succeeds. Calls `failed` when the first one did not.
+    async fn prove(
+        shared: &Arc<Self>,
+        side: FenceSide,
+        mut fences: Fences,
+        failed: impl Fn(),
+    ) -> Result<(), DeviceFault> {
+        let limit = Instant::now() + shared.fence_limit;
+        let mut told = false;
+        loop {
+            let fault = match timeout_at(limit, fences.over()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(fault)) => fault,
+                Err(_) => return Err(fences.silent(shared.fence_limit)),
+            };
+            let lost = matches!(fault, DeviceFault::Lost { .. });
+            if lost || Instant::now() + PAUSE >= limit {
+                return Err(fault);
+            }
+            if !told {
+                tracing::warn!(%fault, "a load fails, and its memory waits for a fence");
+                failed();
+                told = true;
+            }
+            sleep(PAUSE).await;
+            fences = Fences::ask(shared.layout.devices(), side);
+        }
+    }
+
+    /// Waits on the calling thread, until `deadline`, that all work so far of all devices is over.
+    pub(super) fn rest(&self, deadline: Instant) -> Result<(), DeviceFault> {
+        let mut fences = Fences::ask(self.layout.devices(), FenceSide::Before);
+        if fences.are_over() {
+            return Ok(());
+        }
+        let over = async { timeout_at(deadline, fences.over()).await };
+        match self.runtime.block_on(over) {
+            Ok(answer) => answer,
+            Err(_) => Err(fences.silent(self.store_timeout)),
+        }
+    }
+
+    /// Fail-stop: every hook raises from now on, and no load that waits for proof is ever reported.
+    pub(super) fn stop(shared: &Arc<Self>, fault: DeviceFault) {
+        tracing::error!(%fault, "the worker stops: block memory may be written for ever");
+        shared.machine.lock().stopped.get_or_insert(fault);
+        shared.changed.notify_all();
+    }
+}

@@ -1,0 +1,156 @@
+//! Copies between block memory that no socket reaches and staging memory.
+//!
+//! Called by the transfers. The invariants: block memory is written only with bytes that were
+//! verified; staging memory goes back only when the device has said that it does not use it any
+//! more; a device that does not say so in time stops the worker.
+
+use std::sync::Arc;
+
+use tessera_lifecycle::plan::Destination;
+use tessera_lifecycle::worker::{Fetch, LoadFailure, Save, SaveOutcome};
+use tessera_transport::{Completion, Device, Lent, Region, Segments};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use super::error::DeviceFault;
+use super::remote::Remote;
+use super::staging::Slot;
+use super::transfer::Shared;
+use crate::layout::{Discard, Places};
+
+/// What an object is received into.
+pub(super) struct Landing {
+    pub(super) lent: Lent,
+    /// Staging memory behind `lent`, if there is some.
+    pub(super) slot: Option<Slot>,
+    /// Where it is copied to once it is verified; nowhere if it is there already.
+    pub(super) places: Places,
+}
+
+impl<R: Remote> Shared<R> {
+    /// The destination of a fetch: the blocks themselves where a socket reaches them, staging
+    /// memory where not, with memory of its own for what has no block.
+    pub(super) fn lend(&self, fetch: &Fetch) -> Result<Landing, LoadFailure> {
+        let (group, destinations) = (fetch.group, &fetch.destinations);
+        let unallocated = |_| LoadFailure::Unallocated;
+        if self.layout.is_in_place() {
+            let length = self.layout.discarded_bytes(group, destinations);
+            let (slot, discard) = self.memory(length)?;
+            let lent = self.layout.scatter(group, destinations, discard.as_ref());
+            return Ok(Landing {
+                lent: lent.map_err(unallocated)?,
+                slot,
+                places: Places::new(),
+            });
+        }
+        let places = self.layout.ranges(group, destinations);
+        let places = places.map_err(unallocated)?;
+        let length = self.layout.payload_bytes(group, destinations.len());
+        let (slot, memory) = self.memory(length)?;
+        let mut segments = Segments::with_capacity(1);
+        if let (Some(memory), Ok(length)) = (memory, usize::try_from(length)) {
+            let pushed = segments.push(&memory.region, memory.offset, length);
+            pushed.map_err(|_| LoadFailure::Abnormal)?;
+        }
+        Ok(Landing {
+            lent: Lent::new(segments),
+            slot,
+            places,
+        })
+    }
+
+    /// Host memory: a slot of staging, or memory of its own when that is full.
+    fn memory(&self, length: u64) -> Result<(Option<Slot>, Option<Discard>), LoadFailure> {
+        let length = usize::try_from(length).map_err(|_| LoadFailure::Abnormal)?;
+        if length == 0 {
+            return Ok((None, None));
+        }
+        if let Some(slot) = self.staging.take(length) {
+            let memory = slot.discard();
+            return Ok((Some(slot), Some(memory)));
+        }
+        let region = Region::allocate(length).map_err(|_| LoadFailure::Abnormal)?;
+        Ok((None, Some(Discard { region, offset: 0 })))
+    }
+
+    /// Copies a verified payload to its places. An error of the inner result fails the load, one of
+    /// the outer stops the worker: the device may use the payload for ever.
+    pub(super) async fn land(
+        &self,
+        mut payload: Segments,
+        places: Places,
+    ) -> Result<Result<(), LoadFailure>, DeviceFault> {
+        for (device, ranges) in places {
+            let write = device.write(payload, ranges);
+            let (done, back) = self.answered(&device, write).await?;
+            if let Err(error) = done {
+                tracing::warn!(%error, "a load fails");
+                return Ok(Err(LoadFailure::Device));
+            }
+            payload = back;
+        }
+        Ok(Ok(()))
+    }
+
+    async fn answered<T: Unpin>(
+        &self,
+        device: &Arc<dyn Device>,
+        completion: Completion<T>,
+    ) -> Result<T, DeviceFault> {
+        let limit = self.fence_limit;
+        let device = || device.name();
+        match timeout_at(Instant::now() + limit, completion).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => Err(DeviceFault::Lost { device: device() }),
+            Err(_) => Err(DeviceFault::Silent {
+                device: device(),
+                limit,
+            }),
+        }
+    }
+
+    /// Begins to copy an object into a slot, which comes back when the devices have done it.
+    pub(super) fn copy_out(shared: &Arc<Self>, save: &Save, slot: Slot) -> Option<Copying> {
+        let blocks: Vec<Destination> = save
+            .blocks
+            .iter()
+            .copied()
+            .map(Destination::Block)
+            .collect();
+        let places = shared.layout.ranges(save.group, &blocks).ok()?;
+        let own = Arc::clone(shared);
+        Some(shared.runtime.spawn(async move {
+            let mut lent = Lent::new(slot.segments());
+            for (device, ranges) in places {
+                let read = device.read(ranges, lent);
+                match own.answered(&device, read).await {
+                    Ok((Ok(()), back)) => lent = back,
+                    Ok((Err(error), _)) => {
+                        tracing::warn!(%error, "an object is not saved");
+                        return Err(SaveOutcome::Device);
+                    }
+                    Err(fault) => {
+                        // The slot may be written for ever.
+                        std::mem::forget(slot);
+                        Self::stop(&own, fault);
+                        return Err(SaveOutcome::Device);
+                    }
+                }
+            }
+            Ok(slot)
+        }))
+    }
+
+    /// Waits on the calling thread for one copy. The copy of which nobody waits for the end keeps
+    /// its slot until then, and is stored nowhere.
+    pub(super) fn copied(&self, copying: Copying, deadline: Instant) -> Result<Slot, SaveOutcome> {
+        let copied = async { timeout_at(deadline, copying).await };
+        match self.runtime.block_on(copied) {
+            Ok(Ok(copied)) => copied,
+            Ok(Err(_)) | Err(_) => Err(SaveOutcome::Device),
+        }
+    }
+}
+
+/// A copy into a slot that is under way.
+pub(super) type Copying = JoinHandle<Result<Slot, SaveOutcome>>;
