@@ -3,9 +3,9 @@
 //! Called by the node at its start, and by the offline check. Invariant: the lock is held by the
 //! open file itself, so it lasts exactly as long as the disk that is made of it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::device::Disk;
-use super::layout::Layout;
+use super::layout::{DiskSize, Layout};
 use super::portable::FileDisk;
 use super::superblock::{FormatError, Superblock, check_sizes};
 use super::uring::UringDisk;
@@ -73,21 +73,19 @@ pub struct DataFolder {
 }
 
 impl DataFolder {
-    /// Opens the data file in `folder`, or makes one of `disk_bytes` in segments of
-    /// `segment_bytes`. One that exists keeps its sizes, and refuses to be asked for others.
+    /// Opens the data file in `folder`, or makes one of `size`, which only its user can read. One
+    /// that exists keeps its size, and refuses to be asked for another.
     ///
     /// # Errors
     /// See [`FolderError`].
-    pub fn open(
-        folder: &Path,
-        disk_bytes: Option<u64>,
-        segment_bytes: u64,
-    ) -> Result<Self, FolderError> {
-        fs::create_dir_all(folder).map_err(|source| FolderError::Io {
+    pub fn open(folder: &Path, size: Option<DiskSize>) -> Result<Self, FolderError> {
+        let mut make = DirBuilder::new();
+        let made = make.recursive(true).mode(0o700).create(folder);
+        made.map_err(|source| FolderError::Io {
             path: folder.to_owned(),
             source,
         })?;
-        let wanted = disk_bytes.map(|bytes| Layout::of_disk(bytes, segment_bytes));
+        let wanted = size.map(|size| Layout::of_disk(size.bytes, size.segment_bytes));
         Self::open_file(folder.join(FILE), wanted, true)
     }
 

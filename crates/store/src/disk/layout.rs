@@ -26,6 +26,34 @@ pub(crate) const SEGMENTS_MIN: u32 = 4;
 /// Most segments of one disk: their numbers take 24 bits of a record.
 pub(crate) const SEGMENTS_MAX: u32 = 1 << 24;
 
+/// Segments that a disk is divided into where nobody says otherwise, if that gives usual sizes.
+const SEGMENTS_USUAL: u64 = 16;
+/// Largest segment of those.
+const SEGMENT_BYTES_USUAL: u64 = 64 << 20;
+
+/// How large a disk that is new is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSize {
+    /// Bytes of the whole file; what does not fill a segment is not used.
+    pub bytes: u64,
+    /// Bytes of a segment, which bounds the largest object.
+    pub segment_bytes: u64,
+}
+
+impl DiskSize {
+    /// A disk of `bytes` in the usual segments: a sixteenth of it each, up to 64 MiB. The same
+    /// bytes always give the same segments.
+    #[must_use]
+    pub fn of(bytes: u64) -> Self {
+        let share = (bytes / SEGMENTS_USUAL).checked_ilog2().unwrap_or(0);
+        let segment_bytes = (1 << share).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_USUAL);
+        Self {
+            bytes,
+            segment_bytes,
+        }
+    }
+}
+
 /// Bytes of the image of a payload of `length_bytes`.
 pub(crate) fn image_bytes(length_bytes: usize) -> usize {
     let bytes = length_bytes + OBJECT_HEADER_BYTES;
@@ -97,6 +125,20 @@ mod tests {
                 let units = geometry.need(length as u64).units;
                 assert_eq!(geometry.bytes(units), image_bytes(length) as u64);
             }
+        }
+    }
+
+    #[test]
+    fn usual_segments_are_as_many_as_need_be_and_their_size_is_bounded() {
+        for (bytes, segment_bytes) in [
+            (0, 256 << 10),
+            (2 << 20, 256 << 10),
+            (256 << 20, 16 << 20),
+            ((256 << 20) - 1, 8 << 20),
+            (16 << 30, 64 << 20),
+            (4 << 40, 64 << 20),
+        ] {
+            assert_eq!(DiskSize::of(bytes).segment_bytes, segment_bytes, "{bytes}");
         }
     }
 

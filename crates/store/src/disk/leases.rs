@@ -38,6 +38,11 @@ pub(crate) struct DiskLeases {
 }
 
 impl DiskLeases {
+    /// Leases that hold something here.
+    pub(crate) fn count(&self) -> usize {
+        self.leases.len()
+    }
+
     /// Leases that an owner has here.
     pub(crate) fn of_owner(&self, owner: OwnerId) -> usize {
         self.owners.get(&owner).copied().unwrap_or(0)

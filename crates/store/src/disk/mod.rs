@@ -45,6 +45,7 @@ mod writer;
 
 pub use device::{BLOCK_BYTES, Bytes, Disk, Transfer};
 pub use folder::{DataFolder, Engine, FolderError};
+pub use layout::DiskSize;
 pub use opening::{DiskConfig, OpenError, WritePolicy};
 pub use portable::FileDisk;
 pub use stat::DiskStat;

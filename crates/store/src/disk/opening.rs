@@ -166,7 +166,7 @@ impl DiskTier {
             let segment = directory.segment(place);
             segment.used = Use::Sealed;
             segment.sequence = found.used.sequence;
-            self.shared.counters.damaged.add(found.damaged);
+            self.shared.counters.torn.add(found.damaged);
             for entry in &found.entries {
                 let known = directory.records.find(&entry.id);
                 let known_disk =

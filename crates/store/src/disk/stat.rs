@@ -23,6 +23,7 @@ pub(crate) struct DiskCounters {
     pub(crate) read_errors: Count,
     pub(crate) fenced: Count,
     pub(crate) recovered: Count,
+    pub(crate) torn: Count,
 }
 
 macro_rules! disk_stat {
@@ -56,8 +57,12 @@ disk_stat! {
     dirty_bytes,
     /// Payload bytes on disk under lease, each object once.
     leased_bytes,
+    /// Leases that hold objects on disk.
+    leases,
     /// Objects found at the start.
     recovered,
+    /// Objects that were not whole at the start, as the last ones before a crash may be.
+    torn,
     /// Reads that found their object on disk.
     hits,
     /// Of these, reads that joined one in progress.

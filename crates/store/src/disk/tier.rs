@@ -244,7 +244,8 @@ impl DiskTier {
     }
 
     /// Numbers of this tier.
-    pub(crate) fn stat(&self) -> DiskStat {
+    #[must_use]
+    pub fn stat(&self) -> DiskStat {
         let counters = &self.shared.counters;
         let directory = self.shared.directory.lock();
         DiskStat {
@@ -254,7 +255,9 @@ impl DiskTier {
             index_bytes: directory.records.memory_bytes() as u64,
             dirty_bytes: directory.dirty_bytes,
             leased_bytes: directory.leased_bytes,
+            leases: directory.leases.count() as u64,
             recovered: counters.recovered.get(),
+            torn: counters.torn.get(),
             hits: counters.hits.get(),
             shared_reads: counters.shared_reads.get(),
             read_bytes: counters.read_bytes.get(),

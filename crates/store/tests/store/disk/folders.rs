@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use tessera_store::{
-    DataFolder, DiskTier, Engine, FolderError, FormatError, Published, RamStore, Store, StoreConfig,
+    DataFolder, DiskSize, DiskTier, Engine, FolderError, FormatError, Published, RamStore, Store,
+    StoreConfig,
 };
 
 use super::support::{MIB, SEGMENT, config, get, put};
@@ -13,8 +14,17 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
 }
 
+/// Megabytes in the smallest segments.
+#[expect(clippy::unnecessary_wraps, reason = "as it is passed on")]
+fn size(megabytes: u64) -> Option<DiskSize> {
+    Some(DiskSize {
+        bytes: megabytes * MIB,
+        segment_bytes: SEGMENT,
+    })
+}
+
 fn store(folder: &Path) -> Store {
-    let folder = DataFolder::open(folder, Some(4 * MIB), SEGMENT).expect("a folder of ours");
+    let folder = DataFolder::open(folder, size(4)).expect("a folder of ours");
     let ram = RamStore::new(StoreConfig::with_capacity(MIB)).expect("a small arena");
     let tier = DiskTier::open(ram.clone(), &config(), vec![folder.into_disk()]);
     Store::new(ram, Some(tier.expect("a disk of ours")))
@@ -37,7 +47,7 @@ fn objects_survive_in_a_real_folder() {
 #[test]
 fn direct_engine_is_used_where_it_works() {
     let folder = folder();
-    let opened = DataFolder::open(folder.path(), Some(4 * MIB), SEGMENT).expect("a folder");
+    let opened = DataFolder::open(folder.path(), size(4)).expect("a folder");
     assert_eq!(opened.engine(), Engine::Uring);
 }
 
@@ -46,7 +56,7 @@ fn folder_in_use_is_refused_until_its_node_ends() {
     let folder = folder();
     let store = store(folder.path());
     for _ in 0..2 {
-        let refused = DataFolder::open(folder.path(), None, SEGMENT).err();
+        let refused = DataFolder::open(folder.path(), None).err();
         assert!(matches!(refused, Some(FolderError::InUse { .. })));
     }
     drop(store);
@@ -56,19 +66,23 @@ fn folder_in_use_is_refused_until_its_node_ends() {
 #[test]
 fn size_is_needed_once_and_another_one_is_refused() {
     let folder = folder();
-    let open = |size| DataFolder::open(folder.path(), size, SEGMENT);
+    let open = |size| DataFolder::open(folder.path(), size);
     assert!(matches!(
         open(None).err(),
         Some(FolderError::SizeMissing { .. })
     ));
     drop(store(folder.path()));
     assert!(open(None).is_ok());
-    let refused = open(Some(8 * MIB)).err().expect("another size");
+    let refused = open(size(8)).err().expect("another size");
     assert!(
         refused.to_string().contains("12 segments of 262144 bytes"),
         "{refused}"
     );
-    let refused = DataFolder::open(folder.path(), Some(4 * MIB), 2 * SEGMENT).err();
+    let other_segments = DiskSize {
+        bytes: 4 * MIB,
+        segment_bytes: 2 * SEGMENT,
+    };
+    let refused = open(Some(other_segments)).err();
     assert!(matches!(
         refused,
         Some(FolderError::Format {
@@ -77,7 +91,7 @@ fn size_is_needed_once_and_another_one_is_refused() {
         })
     ));
     assert!(matches!(
-        DataFolder::open(&folder.path().join("small"), Some(MIB), SEGMENT).err(),
+        DataFolder::open(&folder.path().join("small"), size(1)).err(),
         Some(FolderError::Format {
             source: FormatError::Sizes { .. },
             ..
@@ -91,7 +105,7 @@ fn file_of_somebody_else_is_left_alone() {
     let path = folder.path().join("tessera.data");
     let bytes = b"not yours".repeat(10_000);
     fs::write(&path, &bytes).expect("room");
-    let refused = DataFolder::open(folder.path(), Some(4 * MIB), SEGMENT).err();
+    let refused = DataFolder::open(folder.path(), size(4)).err();
     assert!(matches!(
         refused,
         Some(FolderError::Format {
@@ -111,7 +125,7 @@ fn format_of_another_version_is_refused_by_its_number() {
     bytes[8] = 2;
     bytes[4_096 + 8] = 2;
     fs::write(&path, &bytes).expect("room");
-    let refused = DataFolder::open(folder.path(), None, SEGMENT)
+    let refused = DataFolder::open(folder.path(), None)
         .err()
         .expect("version 2");
     assert!(refused.to_string().contains("format 2"), "{refused}");
