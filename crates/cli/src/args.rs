@@ -47,6 +47,15 @@ pub(crate) struct NodeArguments {
     /// Memory for objects, taken at the start, such as 4GiB
     #[arg(long, value_parser = parse_size)]
     pub(crate) ram: u64,
+    /// Keep objects in these folders as well, across starts; best on a disk each
+    #[arg(long, value_name = "FOLDER", value_delimiter = ',')]
+    pub(crate) data: Vec<PathBuf>,
+    /// Bytes in each data folder, such as 100GiB; a folder that exists keeps its size
+    #[arg(long, value_parser = parse_size, requires = "data")]
+    pub(crate) disk: Option<u64>,
+    /// When a store is acknowledged
+    #[arg(long, value_enum, default_value_t = WriteMode::Through, requires = "data")]
+    pub(crate) write: WriteMode,
     /// Listen where other machines or users can reach the node: this release has no authentication
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -56,6 +65,17 @@ pub(crate) struct NodeArguments {
     /// Hold this file locked, so that one node at most runs with it
     #[arg(long)]
     pub(crate) lock: Option<PathBuf>,
+}
+
+/// When a store is acknowledged by a node with data folders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WriteMode {
+    /// When it is written: it survives the end of the process
+    Through,
+    /// When it is written and synced: it survives a loss of power
+    Synced,
+    /// When it is in memory, of which an eighth may wait to be written
+    Back,
 }
 
 /// Arguments of `tessera stat`.
@@ -119,7 +139,8 @@ mod tests {
 
     #[test]
     fn the_documented_node_command_parses() {
-        let line = "tessera node --listen 127.0.0.1:7421 --ram 4GiB --idle-exit 300s --lock /l";
+        let line = "tessera node --listen 127.0.0.1:7421 --ram 4GiB --idle-exit 300s --lock /l \
+                    --data /a,/b --disk 1TiB --write back";
         let parsed = Arguments::try_parse_from(line.split(' ')).expect("the documented command");
         let Command::Node(node) = parsed.command else {
             panic!("not a node")
@@ -127,12 +148,15 @@ mod tests {
         assert_eq!(node.ram, 4 << 30);
         assert_eq!(node.idle_exit, Some(Duration::from_secs(300)));
         assert!(!node.insecure);
+        assert_eq!(node.data, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert_eq!((node.disk, node.write), (Some(1 << 40), WriteMode::Back));
     }
 
     #[test]
     fn a_wrong_address_or_size_is_refused_with_an_example() {
         for (line, example) in [
             ("tessera node --ram 4", "4GiB"),
+            ("tessera node --ram 4GiB --disk 1TiB", "--data"),
             ("tessera node --ram 4GiB --listen 7421", "127.0.0.1:7421"),
             ("tessera stat --node unix:relative", "unix:/run"),
         ] {

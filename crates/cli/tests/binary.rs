@@ -129,6 +129,32 @@ fn a_second_node_with_the_same_lock_is_refused_with_a_message_that_names_it() {
 }
 
 #[test]
+fn a_second_node_on_a_data_folder_is_refused_with_a_message_that_names_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data").display().to_string();
+    let disk = [
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        &data,
+        "--disk",
+        "64MiB",
+    ];
+    let mut first = NodeProcess::start(&disk);
+    let refused = run(&[&["node", "--ram", "64MiB"][..], &disk].concat());
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        message.contains("in use by another node") && message.contains(&data),
+        "{message}"
+    );
+    // A node that was killed has let go of it, and its size need not be said again.
+    first.signal(Signal::KILL);
+    first.ended();
+    NodeProcess::start(&disk[..4]);
+}
+
+#[test]
 fn a_node_listens_beyond_this_machine_only_with_insecure() {
     let arguments = ["node", "--ram", "64MiB", "--listen", "0.0.0.0:0"];
     let refused = run(&arguments);

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tessera_proto::limits;
+use tessera_store::WritePolicy;
 use tessera_transport::Address;
 
 use crate::error::StartError;
@@ -18,6 +19,8 @@ pub struct NodeConfig {
     pub listen: Address,
     /// Bytes of the RAM tier, taken and faulted in at the start.
     pub ram_bytes: u64,
+    /// Where objects are kept beyond memory and across starts; none: in memory only.
+    pub data: Option<DataConfig>,
     /// Allows an address that other machines can reach and a folder that other users can enter.
     pub insecure: bool,
     /// Held while the node runs; a unix socket has one of its own if none is given.
@@ -26,6 +29,17 @@ pub struct NodeConfig {
     pub idle_exit: Option<Duration>,
     /// Bounds on what clients can make the node hold.
     pub limits: NodeLimits,
+}
+
+/// The disk tier of a node.
+#[derive(Clone, Debug)]
+pub struct DataConfig {
+    /// Folders, best on a disk each; every one is used by one node at a time.
+    pub folders: Vec<PathBuf>,
+    /// Bytes in each folder; needed for new ones, and others must have been made with it.
+    pub bytes: Option<u64>,
+    /// When a PUT is answered.
+    pub write: WritePolicy,
 }
 
 /// Bounds on what clients can make the node hold, and on how long they can take.
@@ -56,6 +70,7 @@ impl NodeConfig {
         Self {
             listen,
             ram_bytes,
+            data: None,
             insecure: false,
             lock: None,
             idle_exit: None,

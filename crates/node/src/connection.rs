@@ -12,11 +12,12 @@ use tessera_proto::message::{Features, Hello, HelloAnswer, Refusal};
 use tessera_proto::{DecodeError, FrameHeader, Kind, PROTOCOL_VERSION, limits};
 use tessera_store::OwnerId;
 use tessera_transport::{LinkError, Receiver, Sender};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::counters::Counters;
+use crate::reply::Reply;
 use crate::shared::{Shared, stopped};
 use crate::writer::{Answer, write_answers};
 use crate::{put, requests};
@@ -192,41 +193,35 @@ impl Connection {
         };
         let mut body = Vec::new();
         answer.encode(&mut body);
-        self.queue(Answer::new(&header, Kind::HelloAnswer, body))
-            .await
+        let answer = Answer::new(&header, Kind::HelloAnswer, body);
+        self.room().await?.send(answer);
+        Ok(())
     }
 
     /// Serves the request whose header was read; `deadline` is that of its frame.
     async fn request(&mut self, header: &FrameHeader, deadline: Instant) -> Result<(), End> {
+        let room = self.room().await?;
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
             self.shared.counters.refused_busy_in_flight.count();
             self.receiver.body(deadline).await?;
             self.receiver.payload_discard(deadline).await?;
             let message = "more requests in flight than HELLO agreed: wait for answers";
-            return self
-                .queue(Answer::refusal(header.request, Refusal::Busy, message))
-                .await;
+            room.send(Answer::refusal(header.request, Refusal::Busy, message));
+            return Ok(());
         };
-        let answer = if header.kind == Kind::Put {
-            put::receive(&self.shared, &mut self.receiver, header, deadline).await?
-        } else {
-            let body = self.receiver.body(deadline).await?;
-            requests::answer(&self.shared, self.owner, header, body)?
-        };
-        self.queue(Answer {
-            place: Some(place),
-            ..answer
-        })
-        .await
+        let reply = Reply::new(*header, room, place);
+        if header.kind == Kind::Put {
+            return put::receive(&self.shared, &mut self.receiver, reply, deadline).await;
+        }
+        let body = self.receiver.body(deadline).await?;
+        requests::answer(&self.shared, self.owner, reply, body)
     }
 
     /// Waits for room: a client that does not read its answers is not read either, until the
     /// deadline of the answer at the front ends the connection.
-    async fn queue(&self, answer: Answer) -> Result<(), End> {
-        self.answers
-            .send(answer)
-            .await
-            .map_err(|_| End::Broken(LinkError::Cut))
+    async fn room(&self) -> Result<OwnedPermit<Answer>, End> {
+        let room = self.answers.clone().reserve_owned().await;
+        room.map_err(|_| End::Broken(LinkError::Cut))
     }
 }
 

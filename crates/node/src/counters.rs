@@ -33,8 +33,8 @@ macro_rules! counters {
 
         impl Counters {
             /// Names and values in the order of this file.
-            pub(crate) fn entries(&self) -> Vec<StatEntry> {
-                vec![$(entry(stringify!($name), self.$name.read()),)*]
+            pub(crate) fn entries(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.read()),)*]
             }
         }
     };
@@ -79,6 +79,8 @@ counters! {
     refused_busy_in_flight,
     /// Refused as busy: too many bytes in reception over all connections.
     refused_busy_bytes,
+    /// Refused as busy: memory had no room to read an object into from its disk.
+    refused_busy_memory,
     /// Refused: the client's deadline passed before the answer was begun.
     refused_deadline,
     /// Objects that became visible.
@@ -101,7 +103,8 @@ counters! {
     get_length,
     /// Objects that went with a lease that was over.
     get_lease_over,
-    /// Damaged objects: PUTs that did not verify, and stored ones that a reader reported.
+    /// Damaged objects: PUTs that did not verify, stored ones that a reader reported, and what the
+    /// tiers found damaged themselves.
     integrity_failures,
     /// Payload bytes that arrived.
     received_bytes,

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use tessera_store::StoreError;
+use tessera_store::{FolderError, OpenError, StoreError};
 
 /// A node that did not start holds nothing: no lock, no socket, no memory.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +79,12 @@ pub enum StartError {
     /// The memory could not be had.
     #[error("the RAM tier did not start, choose another --ram: {0}")]
     Store(#[from] StoreError),
+    /// A data folder cannot be used.
+    #[error("{0} (--data, --disk)")]
+    Data(#[from] FolderError),
+    /// What lies in the data folders cannot be used.
+    #[error("the data folders cannot be used, choose others with --data: {0}")]
+    Disk(#[from] OpenError),
     /// The system gave no random bytes for the incarnation.
     #[error("the system gave no random bytes: {0}")]
     Random(getrandom::Error),

@@ -10,17 +10,20 @@ mod clock;
 mod config;
 mod connection;
 mod counters;
+mod data;
 mod error;
 mod listen;
 mod node;
 mod put;
+mod reply;
 mod requests;
 mod shared;
 mod writer;
 
-pub use config::{NodeConfig, NodeLimits};
+pub use config::{DataConfig, NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
+pub use tessera_store::WritePolicy;
 pub use tessera_transport::{Address, AddressError};
 
 /// The store without a node around it, for those who measure it.

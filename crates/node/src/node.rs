@@ -11,7 +11,7 @@ use std::time::Duration;
 use tessera_proto::Incarnation;
 use tessera_proto::message::{Refusal, Refused, StatEntry};
 use tessera_proto::{FrameHeader, Kind};
-use tessera_store::{OwnerId, RamStore, StoreConfig};
+use tessera_store::{OwnerId, Store};
 use tessera_transport::{Address, Listener, Payload, Receiver, Reserved, Sender};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::connection;
 use crate::counters::Counters;
+use crate::data;
 use crate::error::StartError;
 use crate::listen::Claim;
 use crate::shared::{Shared, stopped};
@@ -62,15 +63,17 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         config.limits.check(config.ram_bytes)?;
         let claim = Claim::take(&config)?;
+        let wanted = config.listen.to_string();
         let bind = |source| StartError::Bind {
-            address: config.listen.to_string(),
+            address: wanted.clone(),
             source,
         };
         // The address first, since a mistake there should not cost the time that memory takes; but
         // whoever connects before the node can answer is refused and not kept waiting.
         let reserved = Reserved::take(&config.listen).await.map_err(bind)?;
         let limits = config.limits.clone();
-        let store = store(&config).await?;
+        let idle_exit = config.idle_exit;
+        let store = open_store(config).await?;
         let listener = reserved.listen().map_err(bind)?;
         let address = listener.address().map_err(bind)?;
         let mut random = [0; 16];
@@ -89,7 +92,7 @@ impl Node {
             shared: Arc::clone(&shared),
             listener,
             stop: stopping,
-            idle_exit: config.idle_exit,
+            idle_exit,
             connections: JoinSet::new(),
             _claim: claim,
         };
@@ -131,17 +134,15 @@ impl RunningNode {
     }
 }
 
-/// Faulting gigabytes in takes seconds: not on a thread that serves others.
-async fn store(config: &NodeConfig) -> Result<RamStore, StartError> {
-    let limits = &config.limits;
-    let mut wanted = StoreConfig::with_capacity(config.ram_bytes);
-    wanted.max_object_bytes = limits.object_bytes;
-    wanted.leases.store_bytes_max = limits.leased_bytes;
-    wanted.leases.owner_bytes_max = limits.leased_bytes;
-    wanted.fault_threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let start = move || RamStore::new(wanted);
-    match tokio::task::spawn_blocking(start).await {
-        Ok(store) => Ok(store?),
+/// Faulting gigabytes in and reading a disk takes seconds: not on a thread that serves others.
+async fn open_store(config: NodeConfig) -> Result<Store, StartError> {
+    apart(move || data::open(&config)).await
+}
+
+/// Runs what blocks, apart from the threads that serve.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }
 }
@@ -178,6 +179,8 @@ impl Accepting {
             );
             connections.shutdown().await;
         }
+        // What was acknowledged from memory goes to disk now, however long that takes.
+        apart(move || shared.store.close()).await;
         reason
     }
 

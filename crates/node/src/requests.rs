@@ -1,35 +1,44 @@
-//! Every request but PUT: a body that arrived whole is answered at once, without waiting.
+//! Every request but PUT. What needs no disk is answered at once, without waiting.
 //!
 //! Called by the reader of a connection, one request after the other; the answers leave through the
-//! writer while the next request is read.
+//! writer while the next request is read. What has to be read from a disk, or removed from one, is
+//! answered by a thread of the disk.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use tessera_proto::Kind;
 use tessera_proto::message::{
-    Acquire, AcquireAnswer, Get, GetAnswer, GetStatus, Ping, Release, ReleaseAnswer, Remove,
-    RemoveAnswer, Stat, StatAnswer,
+    Acquire, AcquireAnswer, Get, GetAnswer, GetStatus, Ping, Refusal, Release, ReleaseAnswer,
+    Remove, RemoveAnswer, Stat, StatAnswer,
 };
-use tessera_proto::{FrameHeader, Kind};
-use tessera_store::OwnerId;
-use tokio::time::Instant;
+use tessera_store::{Fetched, OwnerId};
 
 use crate::connection::End;
+use crate::counters::Counters;
+use crate::reply::Reply;
 use crate::shared::Shared;
-use crate::writer::Answer;
 
-/// Answers one request of the connection that is `owner`.
+/// Answers one request of the connection that is `owner`, now or later.
 ///
 /// # Errors
 /// The connection is over: the body is none of this protocol, or the kind is no request.
 pub(crate) fn answer(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     owner: OwnerId,
-    header: &FrameHeader,
+    reply: Reply,
     body: &[u8],
-) -> Result<Answer, End> {
+) -> Result<(), End> {
     let mut out = Vec::new();
-    let kind = match header.kind {
-        Kind::Get => return get(shared, header, &Get::decode(body)?),
+    let kind = match reply.request().kind {
+        Kind::Get => {
+            get(shared, reply, Get::decode(body)?);
+            return Ok(());
+        }
+        Kind::Remove => {
+            remove(shared, reply, &Remove::decode(body)?);
+            return Ok(());
+        }
         Kind::Acquire => {
             acquire(shared, owner, &Acquire::decode(body)?).encode(&mut out);
             Kind::AcquireAnswer
@@ -37,10 +46,6 @@ pub(crate) fn answer(
         Kind::Release => {
             release(shared, &Release::decode(body)?).encode(&mut out);
             Kind::ReleaseAnswer
-        }
-        Kind::Remove => {
-            remove(shared, &Remove::decode(body)?).encode(&mut out);
-            Kind::RemoveAnswer
         }
         Kind::Stat => {
             Stat::decode(body)?;
@@ -59,39 +64,47 @@ pub(crate) fn answer(
         Kind::Hello => return Err(End::Order("HELLO came twice")),
         _ => return Err(End::Order("a client sends requests, not answers")),
     };
-    Ok(Answer::new(header, kind, out))
+    reply.send(kind, out);
+    Ok(())
 }
 
-fn get(shared: &Shared, header: &FrameHeader, get: &Get) -> Result<Answer, End> {
-    let counters = &shared.counters;
-    counters.requests_get.count();
-    let (answer, payload) = match shared.store.pin(&get.id, get.lease, shared.clock.now()) {
-        Some(pin) if pin.header().length_bytes == get.length_bytes => {
+fn get(shared: &Arc<Shared>, reply: Reply, get: Get) {
+    shared.counters.requests_get.count();
+    let served = Arc::clone(shared);
+    let done = move |fetched| found(&served.counters, reply, &get, fetched);
+    shared
+        .store
+        .fetch(get.id, get.lease, shared.clock.now(), done);
+}
+
+/// Answers a GET with what was found.
+fn found(counters: &Counters, reply: Reply, get: &Get, fetched: Fetched) {
+    let (answer, payload) = match fetched {
+        Fetched::Found(pin) if pin.header().length_bytes == get.length_bytes => {
             counters.get_found.count();
             (GetAnswer::Found(*pin.header()), Some(pin))
         }
-        Some(_) => {
+        Fetched::Found(_) => {
             counters.get_length.count();
             (GetAnswer::Absent(GetStatus::Length), None)
         }
-        None if get.lease.is_some() => {
+        Fetched::Missing if get.lease.is_some() => {
             counters.get_lease_over.count();
             (GetAnswer::Absent(GetStatus::LeaseOver), None)
         }
-        None => {
+        Fetched::Missing => {
             counters.get_missing.count();
             (GetAnswer::Absent(GetStatus::Missing), None)
+        }
+        Fetched::Busy => {
+            counters.refused_busy_memory.count();
+            let message = "memory has no room to read the object into: try again later";
+            return reply.refuse(Refusal::Busy, message);
         }
     };
     let mut body = Vec::new();
     answer.encode(&mut body);
-    let patience = Duration::from_millis(u64::from(header.deadline_ms));
-    let deadline = (header.deadline_ms > 0).then(|| Instant::now() + patience);
-    Ok(Answer {
-        payload,
-        deadline,
-        ..Answer::new(header, Kind::GetAnswer, body)
-    })
+    reply.send_object(Kind::GetAnswer, body, payload);
 }
 
 fn acquire(shared: &Shared, owner: OwnerId, acquire: &Acquire) -> AcquireAnswer {
@@ -119,17 +132,45 @@ fn release(shared: &Shared, release: &Release) -> ReleaseAnswer {
     }
 }
 
-fn remove(shared: &Shared, remove: &Remove) -> RemoveAnswer {
-    let counters = &shared.counters;
-    counters.requests_remove.count();
-    let mut removed = Vec::with_capacity(remove.items.len());
-    for item in &remove.items {
-        let gone = shared.store.remove(&item.id, item.write);
+fn remove(shared: &Arc<Shared>, reply: Reply, remove: &Remove) {
+    shared.counters.requests_remove.count();
+    let removing = Arc::new(Removing {
+        removed: remove
+            .items
+            .iter()
+            .map(|_| AtomicBool::new(false))
+            .collect(),
+        reply: Some(reply),
+    });
+    for (at, item) in remove.items.iter().enumerate() {
+        let (removing, served) = (Arc::clone(&removing), Arc::clone(shared));
         // A reader names the write only when the bytes that it received did not verify.
-        if gone && item.write.is_some() {
-            counters.integrity_failures.count();
-        }
-        removed.push(gone);
+        let is_damage = item.write.is_some();
+        shared.store.remove(item.id, item.write, move |gone| {
+            if gone && is_damage {
+                served.counters.integrity_failures.count();
+            }
+            removing.removed[at].store(gone, Ordering::Release);
+        });
     }
-    RemoveAnswer { removed }
+}
+
+/// One REMOVE in progress. The last of its items that ends drops it, and that answers.
+struct Removing {
+    removed: Vec<AtomicBool>,
+    reply: Option<Reply>,
+}
+
+impl Drop for Removing {
+    fn drop(&mut self) {
+        let removed = self.removed.iter().map(|gone| gone.load(Ordering::Acquire));
+        let mut body = Vec::new();
+        RemoveAnswer {
+            removed: removed.collect(),
+        }
+        .encode(&mut body);
+        if let Some(reply) = self.reply.take() {
+            reply.send(Kind::RemoveAnswer, body);
+        }
+    }
 }

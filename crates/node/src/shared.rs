@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tessera_proto::Incarnation;
 use tessera_proto::message::StatEntry;
-use tessera_store::RamStore;
+use tessera_store::Store;
 use tokio::sync::watch;
 
 use crate::budget::Budget;
@@ -18,12 +18,12 @@ use crate::counters::{Counters, entry};
 /// One per node.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) store: RamStore,
+    pub(crate) store: Store,
     pub(crate) limits: NodeLimits,
     pub(crate) incarnation: Incarnation,
     pub(crate) clock: Clock,
     pub(crate) counters: Counters,
-    /// Bytes of objects in reception.
+    /// Bytes of objects in reception, or stored and not acknowledged yet.
     pub(crate) unpublished: Arc<Budget>,
     /// Connections that are open now.
     pub(crate) connections: AtomicU64,
@@ -32,15 +32,23 @@ pub(crate) struct Shared {
 impl Shared {
     /// Every number of this node, gauges first.
     pub(crate) fn stat(&self) -> Vec<StatEntry> {
-        let mut entries = vec![
-            entry("uptime_ms", self.clock.now().0 / 1_000_000),
-            entry("connections", self.connections.load(Ordering::Relaxed)),
-            entry("unpublished_bytes", self.unpublished.used()),
+        let (ram, disk) = (self.store.stat(), self.store.disk_stat());
+        let mut numbers = vec![
+            ("uptime_ms", self.clock.now().0 / 1_000_000),
+            ("connections", self.connections.load(Ordering::Relaxed)),
+            ("unpublished_bytes", self.unpublished.used()),
         ];
-        let store = self.store.stat().entries();
-        entries.extend(store.into_iter().map(|(name, value)| entry(name, value)));
-        entries.append(&mut self.counters.entries());
-        entries
+        numbers.append(&mut ram.entries());
+        numbers.append(&mut disk.entries());
+        for (name, value) in self.counters.entries() {
+            let by_the_tiers = match name {
+                "integrity_failures" => ram.damaged + disk.damaged,
+                _ => 0,
+            };
+            numbers.push((name, value + by_the_tiers));
+        }
+        let entries = numbers.into_iter();
+        entries.map(|(name, value)| entry(name, value)).collect()
     }
 }
 

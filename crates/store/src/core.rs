@@ -59,6 +59,15 @@ impl Core {
         (self.arena.address(offset, length), length)
     }
 
+    /// Where a taken extent lies, payload and header and what is between them, and its length.
+    pub(crate) fn image(&self, slot: SlotId) -> (NonNull<u8>, usize) {
+        let record = &self.slots[slot];
+        let units = self.geometry.need(u64::from(record.measure.get())).units;
+        let length = self.geometry.payload_offset(units);
+        let offset = self.geometry.payload_offset(record.start.get());
+        (self.arena.address(offset, length), length)
+    }
+
     /// Writes the header of an extent that is reserved in the caller's name.
     pub(crate) fn write_header(&self, slot: SlotId, header: &ObjectHeader) {
         let mut bytes = Vec::with_capacity(OBJECT_HEADER_BYTES);

@@ -44,6 +44,15 @@ impl WriteExtent {
         }
     }
 
+    /// The whole extent: payload, what rounding loses, and where the header will be. What is there
+    /// of a header is overwritten when the object is published.
+    pub(crate) fn image_mut(&mut self) -> &mut [u8] {
+        let slot = self.slot.expect("taken only when the extent is published");
+        let (start, length) = self.core.image(slot);
+        // SAFETY: as in `deref_mut`: the extent is ours to its last byte.
+        unsafe { slice::from_raw_parts_mut(start.as_ptr(), length) }
+    }
+
     /// The record, whose extent the caller now has to publish.
     pub(crate) fn into_slot(mut self, core: &Arc<Core>) -> Option<SlotId> {
         let ours = Arc::ptr_eq(core, &self.core);
@@ -117,6 +126,21 @@ impl ReadPin {
     #[must_use]
     pub fn header(&self) -> &ObjectHeader {
         &self.header
+    }
+
+    /// The whole extent: payload, what rounding lost, and the header.
+    pub(crate) fn image(&self) -> &[u8] {
+        let (start, length) = self.core.image(self.slot);
+        // SAFETY: as in `deref`; the header was written before the object was published, and what
+        // is between was initialised with the arena and is written by nobody.
+        unsafe { slice::from_raw_parts(start.as_ptr(), length) }
+    }
+
+    /// One more pin of the same object. None if 16 million readers hold it already.
+    pub(crate) fn again(&self) -> Option<Self> {
+        self.core.slots[self.slot].change(State::pinned).ok()?;
+        self.core.counters.pins.add(1);
+        Some(Self::new(Arc::clone(&self.core), self.slot, self.header))
     }
 }
 

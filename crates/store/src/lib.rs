@@ -1,19 +1,22 @@
 //! Keeps objects on this machine.
 //!
 //! Holds: the RAM tier, [`RamStore`]: a pre-faulted arena, its allocator, the index, leases, pins
-//! and eviction; and the seam to a disk tier, [`DiskTier`]. May import: proto. Never sees: the
-//! transport, the lifecycle, a socket, a clock.
+//! and eviction; the disk tier, [`DiskTier`]: data folders with a log of segments each; and both
+//! together, [`Store`]. May import: proto. Never sees: the transport, the lifecycle, a socket, a
+//! clock.
 //!
-//! The life of an object: [`RamStore::reserve`] gives a writer memory of his own, he fills it,
-//! verifies the checksum and hands it to [`RamStore::publish`]; from then on readers
-//! [`pin`](RamStore::pin) it, or [`acquire`](RamStore::acquire) a lease first, which promises
-//! that it will be there. It ends by eviction, which spares what is held, or by
+//! The life of an object in memory: [`RamStore::reserve`] gives a writer memory of his own, he
+//! fills it, verifies the checksum and hands it to [`RamStore::publish`]; from then on readers
+//! [`pin`](RamStore::pin) it, or [`acquire`](RamStore::acquire) a lease first, which promises that
+//! it will be there. It ends by eviction, which spares what is held, or by
 //! [`remove`](RamStore::remove), which is final. Memory behind a guard is never reused before the
 //! guard is dropped.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `ram.rs` | the operations |
+//! | `store.rs` | the operations on both tiers |
+//! | `disk` | the disk tier |
+//! | `ram.rs` | the operations in memory |
 //! | `core.rs` | the parts together, and the order of locks |
 //! | `guard.rs` | `WriteExtent`, `ReadPin` |
 //! | `space.rs` | making room: what the space lock guards |
@@ -44,11 +47,17 @@ mod slots;
 mod space;
 mod stat;
 mod state;
+mod store;
 
 pub use config::{LeaseLimits, StoreConfig, StoreError};
-pub use disk::DiskTier;
+pub use disk::{
+    BLOCK_BYTES, Bytes, DataFolder, Disk, DiskConfig, DiskReport, DiskSize, DiskStat, DiskTier,
+    Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, Transfer, UringDisk,
+    WritePolicy, verify,
+};
 pub use guard::{ReadPin, WriteExtent};
 pub use leases::OwnerId;
 pub use ram::{Acquired, Published, RamStore, ReserveRefusal};
 pub use stat::StoreStat;
+pub use store::Store;
 pub use tessera_proto::message::{AcquireItem, Presence};

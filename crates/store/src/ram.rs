@@ -121,23 +121,47 @@ impl RamStore {
         now: Instant,
     ) -> Published {
         self.expire(now);
+        match self.enter(extent, id, header, State::new(Kind::Stored)) {
+            Ok(_) => Published::Stored,
+            Err(published) => published,
+        }
+    }
+
+    /// Publishes an object with a pin on it, so that it cannot leave before the caller is done.
+    pub(crate) fn publish_pinned(
+        &self,
+        extent: WriteExtent,
+        id: ObjectId,
+        header: ObjectHeader,
+    ) -> Result<ReadPin, Published> {
+        let slot = self.enter(extent, id, header, State::stored_and_pinned())?;
+        self.core.counters.pins.add(1);
+        Ok(ReadPin::new(Arc::clone(&self.core), slot, header))
+    }
+
+    /// Makes an extent an object. The error says why it is none.
+    fn enter(
+        &self,
+        extent: WriteExtent,
+        id: ObjectId,
+        header: ObjectHeader,
+        state: State,
+    ) -> Result<SlotId, Published> {
         let core = &self.core;
         if header.id() != id || header.length_bytes != extent.len() as u64 {
-            return Published::Mismatch;
+            return Err(Published::Mismatch);
         }
-        let Some(slot) = extent.into_slot(core) else {
-            return Published::Mismatch;
-        };
+        let slot = extent.into_slot(core).ok_or(Published::Mismatch)?;
         core.slots[slot].set_id(&id);
         core.write_header(slot, &header);
         let mut space = core.space.lock();
-        if space.publish(&core.slots, &core.index, slot) {
-            return Published::Stored;
+        if space.publish(&core.slots, &core.index, slot, state) {
+            return Ok(slot);
         }
         space.give_back(&core.slots, slot);
         drop(space);
         core.counters.existed.add(1);
-        Published::Existed
+        Err(Published::Existed)
     }
 
     /// Whether a reader would find the object. A promise only under a lease; here to spare a
@@ -154,20 +178,41 @@ impl RamStore {
     /// reader relies: one that has ended is counted, and the object is found or not as for anyone.
     #[must_use]
     pub fn pin(&self, id: &ObjectId, lease: Option<LeaseId>, now: Instant) -> Option<ReadPin> {
-        let core = &self.core;
         self.expire(now);
+        self.check_lease(lease, now);
+        let found = self.find(id);
+        if found.is_none() {
+            self.count_miss();
+        }
+        found
+    }
+
+    /// Counts a read that relies on a lease which has ended.
+    pub(crate) fn check_lease(&self, lease: Option<LeaseId>, now: Instant) {
+        let core = &self.core;
         if lease.is_some_and(|lease| !core.leases.is_live(lease, now)) {
             core.counters.late_reads.add(1);
         }
+    }
+
+    /// Counts a read that did not find its object anywhere.
+    pub(crate) fn count_miss(&self) {
+        self.core.counters.misses.add(1);
+    }
+
+    /// Most leases of one owner.
+    pub(crate) fn owner_leases_max(&self) -> usize {
+        self.core.config.leases.owner_leases_max
+    }
+
+    /// The object, if it is here; a miss is the caller's to count.
+    pub(crate) fn find(&self, id: &ObjectId) -> Option<ReadPin> {
+        let core = &self.core;
         let pin =
             |slot: SlotId, record: &Slot| record.change(State::pinned).is_ok().then_some(slot);
-        let Some(slot) = core.index.visit(&core.slots, id, pin).flatten() else {
-            core.counters.misses.add(1);
-            return None;
-        };
+        let slot = core.index.visit(&core.slots, id, pin).flatten()?;
         let Some(header) = core.read_header(slot) else {
             core.counters.damaged.add(1);
-            core.counters.misses.add(1);
             self.remove_slot(slot);
             core.drop_hold(slot, State::PIN);
             return None;

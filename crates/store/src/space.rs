@@ -130,11 +130,17 @@ impl Space {
         Room::NotYet
     }
 
-    /// Enters a reserved extent whose id is set into the index. False if the id is there already;
-    /// the extent is then still reserved.
-    pub(crate) fn publish(&mut self, slots: &Slots, index: &Index, slot: SlotId) -> bool {
+    /// Enters a reserved extent whose id is set into the index, as `state`, which is `Stored` and
+    /// maybe held. False if the id is there already; the extent is then still reserved.
+    pub(crate) fn publish(
+        &mut self,
+        slots: &Slots,
+        index: &Index,
+        slot: SlotId,
+        state: State,
+    ) -> bool {
         let record = &slots[slot];
-        record.set_state(State::new(Kind::Stored));
+        record.set_state(state);
         if !index.enter(slots, slot) {
             record.set_state(State::new(Kind::Reserved));
             return false;
@@ -305,7 +311,7 @@ mod tests {
             panic!("an empty arena has room")
         };
         slots[slot].set_id(&ObjectId(*b"0123456789abcdef"));
-        assert!(space.publish(&slots, &index, slot));
+        assert!(space.publish(&slots, &index, slot, State::new(Kind::Stored)));
         (slots, index, space, slot)
     }
 

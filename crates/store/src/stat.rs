@@ -18,6 +18,10 @@ impl Count {
         self.0.fetch_sub(by, Ordering::Relaxed);
     }
 
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

@@ -62,6 +62,11 @@ impl State {
         Self((kind as u64) << KIND_SHIFT)
     }
 
+    /// A stored object with one pin, which is no touch: nobody asked for it yet.
+    pub(crate) const fn stored_and_pinned() -> Self {
+        Self(Self::new(Kind::Stored).0 + Self::PIN.0)
+    }
+
     pub(crate) const fn pins(self) -> u64 {
         self.0 & HOLDS_MAX
     }

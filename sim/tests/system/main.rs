@@ -2,6 +2,7 @@
 //! them. Nothing that happens to the node is an error to a client, and no byte is ever wrong.
 
 mod cancel;
+mod crash;
 mod deadline;
 mod integrity;
 mod isolation;

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -20,17 +21,28 @@ const RAM_MIB: u64 = 64;
 pub(crate) struct NodeProcess {
     child: Child,
     address: Address,
+    /// Its data folder and the megabytes in it.
+    data: Option<(PathBuf, u64)>,
 }
 
 impl NodeProcess {
     /// A node on a free port.
     pub(crate) fn start() -> Self {
-        Self::start_at("127.0.0.1:0")
+        Self::start_at("127.0.0.1:0", None)
     }
 
-    fn start_at(address: &str) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tessera-sim-node"))
-            .args([address, &RAM_MIB.to_string()])
+    /// A node on a free port, with a data folder.
+    pub(crate) fn start_on(folder: &Path, disk_mib: u64) -> Self {
+        Self::start_at("127.0.0.1:0", Some((folder.to_owned(), disk_mib)))
+    }
+
+    fn start_at(address: &str, data: Option<(PathBuf, u64)>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tessera-sim-node"));
+        command.args([address, &RAM_MIB.to_string()]);
+        if let Some((folder, disk_mib)) = &data {
+            command.arg(folder).arg(disk_mib.to_string());
+        }
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -44,6 +56,7 @@ impl NodeProcess {
         Self {
             address: address.parse().expect("an address"),
             child,
+            data,
         }
     }
 
@@ -51,7 +64,7 @@ impl NodeProcess {
     pub(crate) fn restart(&mut self) {
         let address = self.address.to_string();
         self.kill();
-        *self = Self::start_at(&address);
+        *self = Self::start_at(&address, self.data.clone());
     }
 
     /// Ends the process with no chance to say anything.

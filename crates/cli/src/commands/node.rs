@@ -9,13 +9,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::System;
-use tessera_node::{Node, NodeConfig, RunningNode, StopReason};
+use tessera_node::{DataConfig, Node, NodeConfig, RunningNode, StopReason, WritePolicy};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::NodeArguments;
+use crate::args::{NodeArguments, WriteMode};
 use crate::units::format_size;
 
+/// With `--write back`, the share of memory that may wait to be written is one in this many.
+const DIRTY_SHARE: u64 = 8;
 /// For threads of the runtime to end by themselves.
 const LINGER: Duration = Duration::from_millis(100);
 
@@ -25,12 +27,21 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
     let NodeArguments {
         listen,
         ram,
+        data,
+        disk,
+        write,
         insecure,
         idle_exit,
         lock,
     } = arguments;
     check_memory(ram)?;
+    let data = (!data.is_empty()).then(|| DataConfig {
+        folders: data,
+        bytes: disk,
+        write: policy(write, ram),
+    });
     let config = NodeConfig {
+        data,
         insecure,
         idle_exit,
         lock,
@@ -59,6 +70,16 @@ fn check_memory(wanted: u64) -> Result<()> {
         format_size(available)
     );
     Ok(())
+}
+
+fn policy(write: WriteMode, ram_bytes: u64) -> WritePolicy {
+    match write {
+        WriteMode::Through => WritePolicy::Through,
+        WriteMode::Synced => WritePolicy::Synced,
+        WriteMode::Back => WritePolicy::Back {
+            dirty_bytes_max: ram_bytes / DIRTY_SHARE,
+        },
+    }
 }
 
 async fn serve(config: NodeConfig) -> Result<()> {

@@ -1,6 +1,7 @@
 //! A node in this process and real sockets: what each message does, what hostile clients cannot do,
 //! and how connections, leases and nodes end.
 
+mod disk;
 mod hostile;
 mod lifetime;
 mod messages;

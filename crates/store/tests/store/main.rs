@@ -3,6 +3,7 @@
 //! Called by the test runner. Arenas are small, time is a number, and every test ends with a walk
 //! over the whole store.
 
+mod disk;
 mod eviction;
 #[cfg(feature = "fault-injection")]
 mod faults;

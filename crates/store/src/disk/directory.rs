@@ -1,0 +1,295 @@
+//! What one lock guards: the index, the segments, the queues of each disk, reads in flight, leases.
+//!
+//! Called by the operations and by the threads of the tier, for microseconds each time; no disk is
+//! touched under the lock. The order of locks is directory, then those of the RAM store.
+//!
+//! Invariants: an object that the tier took over is in `pending` and pinned in RAM until it is in
+//! the index; what is removed here is in neither, and a removal is queued behind every write of
+//! the object that went before it; a segment is reused only when nobody reads it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tessera_proto::{Instant, ObjectHeader, ObjectId, WriteId};
+
+use super::layout::{HEAD_BYTES, Layout};
+use super::leases::{DiskLease, DiskLeases};
+use super::records::{Location, Place, RecordId, Records, write_tag};
+use super::tier::{Done, Waiter};
+use crate::guard::ReadPin;
+
+/// What a segment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Erased; it can be opened once nobody reads it any more.
+    Free,
+    /// Being written.
+    Open,
+    /// Full.
+    Sealed,
+    /// Being emptied.
+    Leaving,
+}
+
+/// One segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    pub(crate) used: Use,
+    pub(crate) sequence: u64,
+    /// Its records, dead ones included.
+    pub(crate) head: RecordId,
+    /// Reads in flight.
+    pub(crate) readers: u32,
+    /// The system had no room for it when it was last asked.
+    pub(crate) refused: bool,
+}
+
+/// What a writer is to do.
+pub(crate) enum Job {
+    /// Write an object.
+    Write { ticket: u64, pin: ReadPin },
+    /// Write a removal. The last disk that lets go of `done` answers.
+    Removal {
+        id: ObjectId,
+        #[expect(dead_code, reason = "dropping it is what answers")]
+        done: Arc<OnLast>,
+    },
+}
+
+/// What a reader is to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadJob {
+    pub(crate) id: ObjectId,
+    pub(crate) ticket: u64,
+    pub(crate) location: Location,
+    pub(crate) now: Instant,
+}
+
+/// One disk.
+pub(crate) struct DiskState {
+    pub(crate) layout: Layout,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) reads: VecDeque<ReadJob>,
+    /// It failed and is not used any more.
+    pub(crate) fenced: bool,
+}
+
+/// An object on its way to a disk. Whoever takes it out of the directory tells those who wait.
+pub(crate) struct Pending {
+    pub(crate) ticket: u64,
+    pub(crate) write: WriteId,
+    pub(crate) disk: usize,
+    pub(crate) waiters: Vec<Done>,
+}
+
+/// A read on its way from a disk, and who waits for it.
+pub(crate) struct Flight {
+    pub(crate) ticket: u64,
+    /// The write that is read, as its record keeps it.
+    pub(crate) write: u32,
+    pub(crate) waiters: Vec<Waiter>,
+}
+
+/// Calls what it holds when it is dropped.
+pub(crate) struct OnLast(pub(crate) Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl Drop for OnLast {
+    fn drop(&mut self) {
+        if let Some(done) = self.0.take() {
+            done();
+        }
+    }
+}
+
+/// The state behind the lock.
+pub(crate) struct Directory {
+    pub(crate) records: Records,
+    pub(crate) disks: Vec<DiskState>,
+    pub(crate) pending: HashMap<ObjectId, Pending>,
+    pub(crate) flights: HashMap<ObjectId, Flight>,
+    pub(crate) leases: DiskLeases,
+    pub(crate) bytes: u64,
+    pub(crate) dirty_bytes: u64,
+    pub(crate) leased_bytes: u64,
+    pub(crate) closing: bool,
+    tickets: u64,
+}
+
+impl Directory {
+    pub(crate) fn new(records_max: u32, layouts: impl Iterator<Item = Layout>) -> Self {
+        let free = Segment {
+            used: Use::Free,
+            sequence: 0,
+            head: RecordId::NONE,
+            readers: 0,
+            refused: false,
+        };
+        let disk = |layout: Layout| DiskState {
+            layout,
+            segments: vec![free; layout.segments as usize],
+            jobs: VecDeque::new(),
+            reads: VecDeque::new(),
+            fenced: false,
+        };
+        Self {
+            records: Records::new(records_max),
+            disks: layouts.map(disk).collect(),
+            pending: HashMap::new(),
+            flights: HashMap::new(),
+            leases: DiskLeases::default(),
+            bytes: 0,
+            dirty_bytes: 0,
+            leased_bytes: 0,
+            closing: false,
+            tickets: 0,
+        }
+    }
+
+    /// Bytes of all segments of the disks that work.
+    pub(crate) fn capacity_bytes(&self) -> u64 {
+        let works = self.disks.iter().filter(|disk| !disk.fenced);
+        works
+            .map(|disk| disk.layout.disk_bytes() - HEAD_BYTES)
+            .sum()
+    }
+
+    /// A number that was never given before.
+    pub(crate) fn ticket(&mut self) -> u64 {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    pub(crate) fn segment(&mut self, place: Place) -> &mut Segment {
+        &mut self.disks[place.disk()].segments[place.segment() as usize]
+    }
+
+    /// Enters an object that lies at `location` now; an older place of it is forgotten. False if
+    /// the index has no room.
+    pub(crate) fn enter(&mut self, id: &ObjectId, location: Location) -> bool {
+        if let Some(older) = self.records.find(id) {
+            self.kill(older);
+        }
+        let head = self.segment(location.place).head;
+        let Some(record) = self.records.enter(id, location, head) else {
+            return false;
+        };
+        self.segment(location.place).head = record;
+        self.bytes += u64::from(location.length_bytes);
+        true
+    }
+
+    /// Takes an object out of the index. Its bytes stay until their segment leaves.
+    pub(crate) fn kill(&mut self, record: RecordId) {
+        let length_bytes = u64::from(self.records.location(record).length_bytes);
+        self.bytes -= length_bytes;
+        if self.records.is_held(record) {
+            self.leased_bytes -= length_bytes;
+        }
+        self.records.kill(record);
+    }
+
+    /// Kills the record of an object if it still lies at `location`.
+    pub(crate) fn kill_at(&mut self, id: &ObjectId, location: Location) -> bool {
+        let found = self.records.find(id);
+        let record = found.filter(|record| self.records.location(*record) == location);
+        if let Some(record) = record {
+            self.kill(record);
+        }
+        record.is_some()
+    }
+
+    /// Moves a living object to a new place.
+    pub(crate) fn relocate(&mut self, record: RecordId, to: Location) {
+        self.records.relocate(record, to);
+        self.list(record);
+    }
+
+    /// Puts a record at the head of the list of its segment.
+    pub(crate) fn list(&mut self, record: RecordId) {
+        let place = self.records.location(record).place;
+        let head = self.segment(place).head;
+        self.records.set_next(record, head);
+        self.segment(place).head = record;
+    }
+
+    /// The records of a segment, dead ones included.
+    pub(crate) fn records_of(&self, disk: usize, segment: u32) -> Vec<RecordId> {
+        let mut next = self.disks[disk].segments[segment as usize].head;
+        let mut records = Vec::new();
+        while let Some(record) = next.some() {
+            records.push(record);
+            next = self.records.next(record);
+        }
+        records
+    }
+
+    /// Whether a record names this write of the object, or any if none is named.
+    pub(crate) fn is_write(&self, record: RecordId, write: Option<WriteId>) -> bool {
+        write.is_none_or(|write| self.records.location(record).write == write_tag(write))
+    }
+
+    /// Ends a read of a segment. True if it was the last.
+    pub(crate) fn leave_segment(&mut self, place: Place) -> bool {
+        let segment = self.segment(place);
+        segment.readers -= 1;
+        segment.readers == 0
+    }
+
+    /// Takes a hold for a lease within `bytes_max` for all leases together.
+    pub(crate) fn hold(&mut self, record: RecordId, bytes_max: u64) -> bool {
+        let length_bytes = u64::from(self.records.location(record).length_bytes);
+        let first = !self.records.is_held(record);
+        if first && self.leased_bytes + length_bytes > bytes_max {
+            return false;
+        }
+        let held = self.records.hold(record);
+        if held && first {
+            self.leased_bytes += length_bytes;
+        }
+        held
+    }
+
+    /// Gives back the holds of leases that were taken out. Returns how many.
+    pub(crate) fn drop_leases(&mut self, leases: impl IntoIterator<Item = DiskLease>) -> u64 {
+        let mut dropped = 0;
+        for (_, record) in leases.into_iter().flat_map(|lease| lease.held) {
+            self.unhold(record);
+            dropped += 1;
+        }
+        dropped
+    }
+
+    /// Gives one hold back.
+    pub(crate) fn unhold(&mut self, record: RecordId) {
+        let length_bytes = u64::from(self.records.location(record).length_bytes);
+        let dead = self.records.is_dead(record);
+        if self.records.unhold(record) && !dead {
+            self.leased_bytes -= length_bytes;
+        }
+    }
+
+    /// Takes an object out that is on its way under this ticket, if it still is.
+    pub(crate) fn take_pending(&mut self, id: &ObjectId, ticket: u64) -> Option<Pending> {
+        let found = self.pending.get(id)?;
+        match found.ticket == ticket {
+            true => self.pending.remove(id),
+            false => None,
+        }
+    }
+
+    /// The disk for a new object: by its id, among those that work and have segments for it.
+    pub(crate) fn disk_for(&self, header: &ObjectHeader) -> Option<usize> {
+        let takes = |disk: &DiskState| {
+            !disk.fenced && header.length_bytes <= disk.layout.largest_object_bytes()
+        };
+        let fit: Vec<usize> = (0..self.disks.len())
+            .filter(|at| takes(&self.disks[*at]))
+            .collect();
+        let (word, _) = header.id().0.split_first_chunk().map(|(a, b)| (*a, b))?;
+        let count = u64::try_from(fit.len()).ok().filter(|count| *count > 0)?;
+        usize::try_from(u64::from_le_bytes(word) % count)
+            .ok()
+            .map(|at| fit[at])
+    }
+}

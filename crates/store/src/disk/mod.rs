@@ -1,0 +1,55 @@
+//! The disk tier: objects on one or several data folders, kept through crashes.
+//!
+//! Called by [`Store`](crate::Store) only. Nothing here is seen by a reader before it verified.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `device.rs` | the trait [`Disk`], transfers, aligned memory |
+//! | `uring.rs`, `portable.rs` | its two engines |
+//! | `folder.rs` | a data folder: its file, its lock, its engine |
+//! | `format.rs`, `table.rs` | every byte on the disk, drawn in docs/disk-format.md |
+//! | `layout.rs` | sizes: images, segments, footers |
+//! | `superblock.rs` | the identity and geometry of a disk |
+//! | `recovery.rs` | from bytes to the log of each segment |
+//! | `records.rs` | the index: 40 bytes an object and its place in a hash table |
+//! | `directory.rs` | what one lock guards: index, segments, queues, leases |
+//! | `log.rs` | the open segment: append, seal, open, erase |
+//! | `writer.rs` | one thread a disk: queue to log |
+//! | `evict.rs` | how a segment leaves |
+//! | `reader.rs` | two threads a disk: queue to RAM |
+//! | `tier.rs` | the operations |
+//! | `leases.rs` | the operations on leases |
+//! | `opening.rs` | start |
+//! | `verify.rs` | the offline check |
+
+mod device;
+mod directory;
+mod evict;
+mod folder;
+mod format;
+mod layout;
+mod leases;
+mod log;
+mod opening;
+mod portable;
+mod reader;
+mod records;
+mod recovery;
+mod stat;
+mod superblock;
+mod table;
+mod tier;
+mod uring;
+mod verify;
+mod writer;
+
+pub use device::{BLOCK_BYTES, Bytes, Disk, Transfer};
+pub use folder::{DataFolder, Engine, FolderError};
+pub use layout::DiskSize;
+pub use opening::{DiskConfig, OpenError, WritePolicy};
+pub use portable::FileDisk;
+pub use stat::DiskStat;
+pub use superblock::FormatError;
+pub use tier::{DiskTier, Fetched};
+pub use uring::UringDisk;
+pub use verify::{DiskReport, verify};

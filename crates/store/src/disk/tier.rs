@@ -1,0 +1,296 @@
+//! The operations of the disk tier, and how it ends.
+//!
+//! Called by [`Store`](crate::Store). Each operation takes the directory's lock once and leaves the
+//! rest to the threads of the disk; who waits is called back by them, without any lock held.
+//!
+//! Invariants: an object is published in RAM and queued for its disk in one step, so that a removal
+//! finds it in both or in neither; a removal is answered when every disk has it; identical reads
+//! share one.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use tessera_proto::{Instant, ObjectHeader, ObjectId, WriteId};
+
+use super::device::Disk;
+use super::directory::{Directory, Flight, Job, OnLast, Pending, ReadJob};
+use super::opening::WritePolicy;
+use super::records::write_tag;
+use super::stat::{DiskCounters, DiskStat};
+use crate::guard::ReadPin;
+use crate::guard::WriteExtent;
+use crate::ram::{Published, RamStore};
+
+/// Called once, when the object is safe or will not be.
+pub(crate) type Done = Box<dyn FnOnce(Published) + Send>;
+/// Called once with what was found.
+pub(crate) type Waiter = Box<dyn FnOnce(Fetched) + Send>;
+
+/// How a read ended.
+#[derive(Debug)]
+pub enum Fetched {
+    /// Here it is, verified.
+    Found(ReadPin),
+    /// It is not here.
+    Missing,
+    /// It is on disk, and RAM has no room for it now: try again later.
+    Busy,
+}
+
+/// What the threads and the operations share.
+pub(crate) struct Shared {
+    pub(crate) ram: RamStore,
+    pub(crate) write: WritePolicy,
+    pub(crate) directory: Mutex<Directory>,
+    pub(crate) counters: DiskCounters,
+    pub(crate) disks: Vec<Arc<dyn Disk>>,
+    /// A job for the writer of a disk.
+    pub(crate) work: Vec<Condvar>,
+    /// A job for the readers of a disk.
+    pub(crate) asked: Vec<Condvar>,
+    /// The last read of a segment ended.
+    pub(crate) left: Condvar,
+}
+
+/// Objects on disks. Dropped, it writes what is queued and ends its threads.
+pub struct DiskTier {
+    pub(crate) shared: Arc<Shared>,
+    pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl DiskTier {
+    /// Publishes an object in RAM and sends it to its disk. `done` is called when the policy says
+    /// that the object is stored; who finds it on its way waits as its first writer does.
+    pub(crate) fn publish(
+        &self,
+        extent: WriteExtent,
+        id: ObjectId,
+        header: ObjectHeader,
+        done: Done,
+    ) {
+        let shared = &self.shared;
+        let mut directory = shared.directory.lock();
+        if directory.records.find(&id).is_some() {
+            drop(directory);
+            return done(Published::Existed);
+        }
+        let pin = match shared.ram.publish_pinned(extent, id, header) {
+            Ok(pin) => pin,
+            Err(Published::Existed) => {
+                drop(directory);
+                return self.join(&id, done);
+            }
+            Err(published) => {
+                drop(directory);
+                return done(published);
+            }
+        };
+        let disk = match directory.closing {
+            true => None,
+            false => directory.disk_for(&header),
+        };
+        let Some(disk) = disk else {
+            drop(directory);
+            shared.counters.skipped.add(1);
+            return done(Published::Stored);
+        };
+        let ticket = directory.ticket();
+        directory.dirty_bytes += header.length_bytes;
+        let wait = match shared.write {
+            WritePolicy::Back { dirty_bytes_max } => directory.dirty_bytes > dirty_bytes_max,
+            WritePolicy::Through | WritePolicy::Synced => true,
+        };
+        let (waiters, now) = match wait {
+            true => (vec![done], None),
+            false => (Vec::new(), Some(done)),
+        };
+        let pending = Pending {
+            ticket,
+            write: header.write,
+            disk,
+            waiters,
+        };
+        directory.pending.insert(id, pending);
+        directory.disks[disk]
+            .jobs
+            .push_back(Job::Write { ticket, pin });
+        drop(directory);
+        shared.work[disk].notify_one();
+        if let Some(done) = now {
+            done(Published::Stored);
+        }
+    }
+
+    /// Calls `done` when an object that exists is as safe as the policy says.
+    pub(crate) fn join(&self, id: &ObjectId, done: Done) {
+        let joined: Done = Box::new(move |_| done(Published::Existed));
+        let mut directory = self.shared.directory.lock();
+        let pending = match self.shared.write {
+            WritePolicy::Back { .. } => None,
+            WritePolicy::Through | WritePolicy::Synced => directory.pending.get_mut(id),
+        };
+        if let Some(pending) = pending {
+            pending.waiters.push(joined);
+            return;
+        }
+        drop(directory);
+        joined(Published::Existed);
+    }
+
+    /// Reads an object that was not found in RAM into it. Who asks for one that is being read waits
+    /// for that read.
+    pub(crate) fn fetch(&self, id: ObjectId, now: Instant, waiter: Waiter) {
+        let shared = &self.shared;
+        let mut directory = shared.directory.lock();
+        if let Some(flight) = directory.flights.get_mut(&id) {
+            flight.waiters.push(waiter);
+            shared.counters.hits.add(1);
+            shared.counters.shared_reads.add(1);
+            return;
+        }
+        let record = match directory.closing {
+            true => None,
+            false => directory.records.find(&id),
+        };
+        let Some(record) = record else {
+            // Since RAM was asked it may have been read and have left its disk.
+            let found = shared.ram.find(&id);
+            drop(directory);
+            if found.is_none() {
+                shared.ram.count_miss();
+            }
+            return waiter(found.map_or(Fetched::Missing, Fetched::Found));
+        };
+        shared.counters.hits.add(1);
+        directory.records.touch(record);
+        let location = directory.records.location(record);
+        directory.segment(location.place).readers += 1;
+        let ticket = directory.ticket();
+        let waiters = vec![waiter];
+        let flight = Flight {
+            ticket,
+            write: location.write,
+            waiters,
+        };
+        directory.flights.insert(id, flight);
+        let disk = location.place.disk();
+        directory.disks[disk].reads.push_back(ReadJob {
+            id,
+            ticket,
+            location,
+            now,
+        });
+        drop(directory);
+        shared.asked[disk].notify_one();
+    }
+
+    /// Whether the object is here, or on its way.
+    pub(crate) fn contains(&self, id: &ObjectId) -> bool {
+        let directory = self.shared.directory.lock();
+        directory.records.find(id).is_some() || directory.pending.contains_key(id)
+    }
+
+    /// Removes an object from RAM and disks for good, only this write of it if one is named.
+    /// `done` is told whether it was there, once no start of this store will find it again.
+    pub(crate) fn remove(
+        &self,
+        id: ObjectId,
+        write: Option<WriteId>,
+        done: Box<dyn FnOnce(bool) + Send + Sync>,
+    ) {
+        let shared = &self.shared;
+        let mut directory = shared.directory.lock();
+        let in_ram = shared.ram.remove(&id, write);
+        let record = directory.records.find(&id);
+        let record = record.filter(|record| directory.is_write(*record, write));
+        let named = |object: &mut Pending| write.is_none_or(|write| object.write == write);
+        let pending = match directory.pending.get_mut(&id).is_some_and(named) {
+            true => directory.pending.remove(&id),
+            false => None,
+        };
+        // A read may outlive the record: its segment may have left meanwhile.
+        let named = |flight: &Flight| write.is_none_or(|write| flight.write == write_tag(write));
+        let flight = match directory.flights.get(&id).is_some_and(named) {
+            true => directory.flights.remove(&id),
+            false => None,
+        };
+        let waiters = flight.map_or_else(Vec::new, |flight| flight.waiters);
+        if let Some(record) = record {
+            directory.kill(record);
+        }
+        let on_disk = record.is_some() || pending.is_some();
+        let gone = in_ram || on_disk;
+        let last = Arc::new(OnLast(Some(Box::new(move || done(gone)))));
+        if on_disk {
+            shared.counters.removed.add(1);
+            for (disk, work) in directory.disks.iter_mut().zip(&shared.work) {
+                if !disk.fenced {
+                    let done = Arc::clone(&last);
+                    disk.jobs.push_back(Job::Removal { id, done });
+                    work.notify_one();
+                }
+            }
+        }
+        drop(directory);
+        // It was stored, if only until now.
+        for waiter in pending.into_iter().flat_map(|object| object.waiters) {
+            waiter(Published::Stored);
+        }
+        drop(last);
+        for waiter in waiters {
+            waiter(Fetched::Missing);
+        }
+    }
+
+    /// Numbers of this tier.
+    #[must_use]
+    pub fn stat(&self) -> DiskStat {
+        let counters = &self.shared.counters;
+        let directory = self.shared.directory.lock();
+        DiskStat {
+            objects: directory.records.found() as u64,
+            bytes: directory.bytes,
+            capacity_bytes: directory.capacity_bytes(),
+            index_bytes: directory.records.memory_bytes() as u64,
+            dirty_bytes: directory.dirty_bytes,
+            leased_bytes: directory.leased_bytes,
+            leases: directory.leases.count() as u64,
+            recovered: counters.recovered.get(),
+            torn: counters.torn.get(),
+            hits: counters.hits.get(),
+            shared_reads: counters.shared_reads.get(),
+            read_bytes: counters.read_bytes.get(),
+            busy: counters.busy.get(),
+            stored: counters.stored.get(),
+            written_bytes: counters.written_bytes.get(),
+            skipped: counters.skipped.get(),
+            evictions: counters.evictions.get(),
+            reinserted: counters.reinserted.get(),
+            reinserted_bytes: counters.reinserted_bytes.get(),
+            removed: counters.removed.get(),
+            damaged: counters.damaged.get(),
+            read_errors: counters.read_errors.get(),
+            fenced: counters.fenced.get(),
+        }
+    }
+
+    /// Writes what is queued, syncs the disks, ends the threads. What is published from now on
+    /// stays in RAM; what is asked for is not found.
+    pub(crate) fn close(&self) {
+        self.shared.directory.lock().closing = true;
+        for condition in self.shared.work.iter().chain(&self.shared.asked) {
+            condition.notify_all();
+        }
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            // A thread that panicked told so; the others still have to end.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for DiskTier {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,164 @@
+//! Damage and failures of a disk: what they cost, and what they never do.
+
+use std::slice;
+
+use tessera_store::{DiskConfig, DiskReport, Published, WritePolicy, verify};
+
+use super::memory::{Faults, HEAD_BYTES, MemoryDisk};
+use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, open, put, try_open};
+use crate::sample::Numbers;
+
+const KEYS: u64 = 30;
+
+/// A disk with `KEYS` objects in several segments, closed.
+fn filled() -> std::sync::Arc<MemoryDisk> {
+    let disk = MemoryDisk::new(12, SEGMENT);
+    let store = open(MIB, &disk);
+    for key in 0..KEYS {
+        let length = if key % 2 == 0 { 7 * KIB } else { 70 * KIB };
+        assert_eq!(put(&store, key, 1, length), Published::Stored);
+    }
+    disk
+}
+
+fn found(disk: &std::sync::Arc<MemoryDisk>) -> usize {
+    let store = open(MIB, disk);
+    (0..KEYS).filter(|key| get(&store, *key).is_some()).count()
+}
+
+#[test]
+fn flipped_bit_anywhere_costs_what_it_hit_and_never_gives_other_bytes() {
+    let whole = filled().bytes();
+    let mut numbers = Numbers(11);
+    let mut lost = 0;
+    for _ in 0..150 {
+        let disk = MemoryDisk::of(whole.clone());
+        disk.change(|bytes| {
+            for _ in 0..3 {
+                let span = 8 * SEGMENT;
+                let at = HEAD_BYTES + numbers.below(span);
+                bytes[at as usize] ^= 1 << numbers.below(8);
+            }
+        });
+        lost += KEYS as usize - found(&disk);
+    }
+    assert!(lost > 0 && lost < 150 * 8, "{lost} objects lost");
+}
+
+#[test]
+fn one_copy_of_a_segment_header_is_enough() {
+    let disk = filled();
+    for copy in [0, 4_096] {
+        let half = MemoryDisk::of(disk.bytes());
+        half.change(|bytes| bytes[HEAD_BYTES as usize + copy + 9] ^= 4);
+        assert_eq!(found(&half), KEYS as usize);
+    }
+}
+
+#[test]
+fn damaged_footer_is_made_up_for_by_a_scan() {
+    let disk = filled();
+    disk.change(|bytes| {
+        // The trailer and the last block of entries of the first two segments.
+        for segment in 0..2 {
+            let end = (HEAD_BYTES + (segment + 1) * SEGMENT) as usize;
+            bytes[end - 4_096 + 5] ^= 1;
+            bytes[end - 8_192 + 5] ^= 1;
+        }
+    });
+    assert_eq!(found(&disk), KEYS as usize);
+}
+
+#[test]
+fn damaged_table_in_a_scanned_segment_costs_its_batch_only() {
+    let disk = filled();
+    disk.change(|bytes| {
+        let end = (HEAD_BYTES + SEGMENT) as usize;
+        bytes[end - 4_096 + 5] ^= 1;
+        bytes[HEAD_BYTES as usize + 2 * 4_096 + 100] ^= 1;
+    });
+    let lost = KEYS as usize - found(&disk);
+    assert_eq!(lost, 1);
+}
+
+#[test]
+fn damaged_object_is_a_miss_and_the_next_writer_replaces_it() {
+    let disk = MemoryDisk::new(8, SEGMENT);
+    let store = open(MIB, &disk);
+    assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
+    empty_ram(&store, &[1]);
+    let at = HEAD_BYTES as usize + 2 * 4_096 + 4_096 + 1_000;
+    disk.change(|bytes| bytes[at] ^= 1);
+    assert_eq!(get(&store, 1), None);
+    assert_eq!(store.disk_stat().damaged, 1);
+    assert_eq!(put(&store, 1, 2, 70_000), Published::Stored);
+    drop(store);
+    let store = open(MIB, &disk);
+    assert_eq!(get(&store, 1), Some((2, 70_000)));
+}
+
+#[test]
+fn read_that_fails_is_a_miss() {
+    let disk = MemoryDisk::new(8, SEGMENT);
+    let store = open(MIB, &disk);
+    assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
+    empty_ram(&store, &[1]);
+    disk.fail(Faults {
+        read_errors: true,
+        ..Faults::default()
+    });
+    assert_eq!(get(&store, 1), None);
+    disk.fail(Faults::default());
+    assert_eq!(store.disk_stat().read_errors, 1);
+    assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
+}
+
+#[test]
+fn disk_that_does_not_sync_is_fenced_and_the_other_serves_on() {
+    let disks = [MemoryDisk::new(8, SEGMENT), MemoryDisk::new(8, SEGMENT)];
+    let synced = DiskConfig {
+        write: WritePolicy::Synced,
+        ..config()
+    };
+    let store = try_open(MIB, &synced, &disks).expect("disks of ours");
+    disks[0].fail(Faults {
+        sync_errors: true,
+        ..Faults::default()
+    });
+    for key in 0..40 {
+        assert_eq!(put(&store, key, 1, 20 * KIB), Published::Stored);
+    }
+    let stat = store.disk_stat();
+    assert_eq!((stat.fenced, stat.capacity_bytes), (1, 8 * SEGMENT));
+    let keys: Vec<u64> = (0..40).collect();
+    empty_ram(&store, &keys);
+    let kept = keys.iter().filter(|key| get(&store, **key).is_some());
+    // Most went to the second disk: all of those that came after the first had failed.
+    assert!(kept.count() >= 30);
+}
+
+#[test]
+fn offline_check_counts_what_is_there_and_what_is_damaged() {
+    let empty = MemoryDisk::new(4, SEGMENT);
+    assert_eq!(verify(&*empty).expect("readable"), None);
+    let disk = filled();
+    let good = verify(&*disk).expect("ours").expect("not empty");
+    let bytes = KEYS / 2 * (7 * KIB + 70 * KIB);
+    assert_eq!((good.objects, good.bytes, good.damaged), (KEYS, bytes, 0));
+    assert_eq!(good.unsealed, 1);
+    disk.change(|bytes| bytes[HEAD_BYTES as usize + 3 * 4_096 + 10] ^= 1);
+    let bad = verify(&*disk).expect("ours").expect("not empty");
+    assert_eq!(
+        bad,
+        DiskReport {
+            objects: KEYS - 1,
+            bytes: bytes - 7 * KIB,
+            damaged: 1,
+            ..good
+        }
+    );
+    let before = disk.events();
+    verify(&*disk).expect("ours");
+    assert_eq!(disk.events(), before, "a check only reads");
+    drop(try_open(MIB, &config(), slice::from_ref(&disk)).expect("ours"));
+}

@@ -1,0 +1,184 @@
+//! A node with a data folder that is killed under load, again and again: every object that was
+//! acknowledged is there after the next start, nothing that was removed is, and no byte is wrong.
+//!
+//! `TESSERA_CRASH_ROUNDS` sets how often it is killed.
+
+use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tessera_client::{Cluster, FetchOutcome, StoreOutcome};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::node_process::{NodeProcess, stat};
+use crate::tile::{PATIENCE, Tile, soon};
+
+const ROUNDS: u64 = 3;
+/// Who stores, loads and removes at once.
+const WORKERS: u64 = 8;
+/// Most objects of one worker in one round.
+const WORKER_OBJECTS: u64 = 1_000;
+/// Room for what the rounds write, megabytes: nothing has to leave.
+const ROUND_MIB: u64 = 32;
+const LENGTHS: [usize; 6] = [1, 700, 4_096, 60_000, 65_536, 900_000];
+
+/// What is known of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Stored,
+    Removed,
+    /// The node died over the answer.
+    Either,
+}
+
+type Ledger = HashMap<u64, Known>;
+
+fn tile(number: u64) -> Tile {
+    let lengths = LENGTHS.len() as u64;
+    let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    let length = LENGTHS[usize::try_from(mixed % lengths).expect("a few")];
+    Tile::new(number, length)
+}
+
+fn rounds() -> u64 {
+    let asked = std::env::var("TESSERA_CRASH_ROUNDS");
+    asked.map_or(ROUNDS, |rounds| rounds.parse().expect("a number of rounds"))
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_node_finds_all_that_it_acknowledged_and_nothing_that_it_removed() {
+    let (folder, rounds) = (folder(), rounds());
+    let disk_mib = (rounds + 2) * ROUND_MIB;
+    let mut ledger = Ledger::new();
+    for round in 0..=rounds {
+        let mut node = NodeProcess::start_on(folder.path(), disk_mib);
+        let client = node.client();
+        // The last round all, for it is the newest; in the end, everything.
+        let from = match round == rounds {
+            true => 0,
+            false => round.saturating_sub(1) * WORKERS * WORKER_OBJECTS,
+        };
+        check(
+            &client,
+            ledger.iter().filter(|(number, _)| **number >= from),
+        )
+        .await;
+        assert_eq!(stat(&client, "disk_evictions").await, 0);
+        let answered = Arc::new(AtomicU64::new(0));
+        let mut workers = JoinSet::new();
+        for worker in 0..WORKERS {
+            let first = (round * WORKERS + worker) * WORKER_OBJECTS;
+            workers.spawn(work(client.clone(), first, Arc::clone(&answered)));
+        }
+        // Another moment in each round, always in the middle of the load.
+        until(&answered, 20 + round * 37 % 200).await;
+        node.kill();
+        while let Some(known) = workers.join_next().await {
+            ledger.extend(known.expect("a worker ends by itself"));
+        }
+        client.shutdown().await;
+    }
+    let stored = ledger.values().filter(|known| **known == Known::Stored);
+    assert!(stored.count() as u64 > 10 * rounds, "hardly any load");
+}
+
+/// Waits until so many requests were answered.
+async fn until(answered: &AtomicU64, count: u64) {
+    let begun = Instant::now();
+    while answered.load(Ordering::Relaxed) < count {
+        assert!(begun.elapsed() < PATIENCE, "the workers are stuck");
+        sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+/// Stores, loads and removes until the node is gone; says what is known of each object.
+async fn work(client: Cluster, first: u64, answered: Arc<AtomicU64>) -> Ledger {
+    let mut ledger = Ledger::new();
+    for number in first..first + WORKER_OBJECTS {
+        let saved = tile(number).save(&client, soon()).await;
+        if saved != StoreOutcome::Stored {
+            ledger.insert(number, Known::Either);
+            return ledger;
+        }
+        ledger.insert(number, Known::Stored);
+        answered.fetch_add(1, Ordering::Relaxed);
+        if number % 3 == 2 {
+            let older = number - 2;
+            let removed = client.remove(tile(older).id(), None, soon()).await;
+            if removed != Ok(true) {
+                ledger.insert(older, Known::Either);
+                return ledger;
+            }
+            ledger.insert(older, Known::Removed);
+        }
+    }
+    ledger
+}
+
+async fn check(client: &Cluster, ledger: impl Iterator<Item = (&u64, &Known)>) {
+    for (number, known) in ledger {
+        // A load compares every byte.
+        let outcome = tile(*number).load(client, None, soon()).await;
+        match known {
+            Known::Stored => assert_eq!(outcome, FetchOutcome::Loaded, "object {number}"),
+            Known::Removed => assert_eq!(outcome, FetchOutcome::Missing, "object {number}"),
+            Known::Either => assert!(
+                matches!(outcome, FetchOutcome::Loaded | FetchOutcome::Missing),
+                "object {number}: {outcome:?}"
+            ),
+        }
+    }
+    assert_eq!(client.metrics().integrity_failures(), 0);
+    assert_eq!(stat(client, "integrity_failures").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_flipped_bit_on_disk_is_a_miss_and_the_next_writer_replaces_it() {
+    let folder = folder();
+    let mut node = NodeProcess::start_on(folder.path(), 64);
+    let client = node.client();
+    // More than two segments: the first is sealed, and a start believes its footer.
+    let tiles: Vec<Tile> = (0..20).map(|number| Tile::new(number, 500_000)).collect();
+    for tile in &tiles {
+        assert_eq!(tile.save(&client, soon()).await, StoreOutcome::Stored);
+    }
+    client.shutdown().await;
+    node.kill();
+    let flipped = flip_bit(&folder.path().join("tessera.data"), &tiles[0].bytes[..64]);
+    assert_eq!(flipped, 1, "the object lies in the file once");
+
+    let node = NodeProcess::start_on(folder.path(), 64);
+    let client = node.client();
+    let outcome = tiles[0].load(&client, None, soon()).await;
+    assert_eq!(outcome, FetchOutcome::Missing);
+    assert_eq!(stat(&client, "disk_damaged").await, 1);
+    assert_eq!(stat(&client, "integrity_failures").await, 1);
+    assert_eq!(tiles[0].save(&client, soon()).await, StoreOutcome::Stored);
+    for tile in &tiles {
+        let outcome = tile.load(&client, None, soon()).await;
+        assert_eq!(outcome, FetchOutcome::Loaded);
+    }
+    client.shutdown().await;
+}
+
+/// Flips one bit of every copy of `needle`, unit by unit, and says how many there were.
+fn flip_bit(file: &Path, needle: &[u8]) -> usize {
+    const UNIT_BYTES: usize = 256;
+    let bytes = std::fs::read(file).expect("the data file");
+    let file = OpenOptions::new().write(true).open(file).expect("ours");
+    let places = (0..bytes.len()).step_by(UNIT_BYTES);
+    let places = places.filter(|at| bytes[*at..].starts_with(needle));
+    let flip = |at: usize| {
+        let flipped = file.write_all_at(&[needle[0] ^ 1], at as u64);
+        flipped.expect("a file that can be written");
+    };
+    places.map(flip).count()
+}
