@@ -18,6 +18,7 @@ mod connection;
 mod health;
 mod latch;
 mod routing;
+mod until;
 
 pub use cluster::{
     AcquireOutcome, Cluster, ClusterConfig, ClusterMetrics, FetchOutcome, Lease, NodeError,
@@ -25,6 +26,7 @@ pub use cluster::{
 };
 pub use health::{CircuitState, HealthConfig};
 pub use routing::{NodeIndex, NodeSpec};
+pub use until::{Over, Recall, Until};
 
 // The words in which callers speak of objects and memory, so that they need no other crate.
 pub use tessera_proto::{

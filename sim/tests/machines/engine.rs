@@ -1,13 +1,14 @@
 //! The engine's scheduler, as far as it matters here: admission, blocks, steps, ends.
 //!
-//! Modelled after vLLM: a request with a hit parks until every rank has reported; a failed load is
-//! recomputed; an abort of a parked request holds its blocks until the receive is over; blocks
-//! before a window, and all states but the last, are given up while the engine schedules.
+//! Modelled after vLLM: a request with a hit parks until every rank has reported, or computes
+//! behind its load in the same step, whose output does not count if a block of it is bad; a failed
+//! load is recomputed; an abort of a parked request holds its blocks until the receive is over;
+//! blocks before a window, and all states but the last, are given up while the engine schedules.
 
 use std::collections::BTreeSet;
 
 use tessera_lifecycle::scheduler::{LookupInput, ScheduledRequest, StepInput};
-use tessera_lifecycle::{GroupKind, StepPlan};
+use tessera_lifecycle::{GroupKind, LoadMode, StepPlan};
 
 use crate::invariants;
 use crate::request::{Phase, Request};
@@ -38,16 +39,45 @@ impl World {
             rank.root.begin_step(self.now, &plan);
             rank.drain();
         }
-        for (at, tokens) in computing {
-            self.forward(at, tokens);
+        if self.mode == LoadMode::Serialized {
+            (0..self.ranks.len()).for_each(|place| self.load(place));
         }
+        let forward = |&(at, tokens)| (at, tokens, self.forward(at, tokens));
+        let computed: Vec<_> = computing.iter().map(forward).collect();
         for rank in &mut self.ranks {
             rank.root.end_step();
             rank.drain();
         }
-        self.collect();
+        let bad = self.collect();
+        for (at, tokens, sound) in computed {
+            if self.requests[at].beside_load.take().is_some() && bad.contains(&at) {
+                self.coverage.forwards_discarded += 1;
+            } else {
+                invariants::forward::check_output(&self.requests[at], sound);
+                self.advance(at, tokens);
+            }
+        }
         self.requests
             .retain(|request| request.phase != Phase::Ended);
+    }
+
+    /// The model thread of one rank waits for its loads. Their deadlines may pass meanwhile.
+    fn load(&mut self, place: usize) {
+        while self.ranks[place].root.is_any_loading() {
+            let faulty = self.faulty();
+            if faulty && self.random.chance(5) {
+                self.pass_time();
+                self.ranks[place].root.handle_timeout(self.now);
+                self.ranks[place].drain();
+            }
+            let Self {
+                random,
+                nodes,
+                coverage,
+                ..
+            } = self;
+            self.ranks[place].progress_load(random, nodes, faulty, coverage);
+        }
     }
 
     /// Takes the blocks of a running request away: it starts again.
@@ -92,9 +122,15 @@ impl World {
         let Some(external) = answer.tokens else {
             return;
         };
-        invariants::promises::check(&self.requests[at], local, external, answer.parked);
+        let parks = self.shape.parks(self.mode);
+        invariants::promises::check(&self.requests[at], local, external, answer.parked, parks);
         let limit = local + external;
-        if !self.allocate(at, limit, limit.max(1)) {
+        // A request that does not park computes in the step of its load, and needs room for both.
+        let beside = (external > 0 && !parks).then(|| {
+            let left = self.requests[at].text.len() - limit;
+            left.min(1 + self.random.below(BUDGET))
+        });
+        if !self.allocate(at, limit, limit.max(1) + beside.unwrap_or(0)) {
             self.coverage.allocations_failed += u64::from(external > 0);
             self.drop_blocks(at);
             return;
@@ -105,7 +141,7 @@ impl World {
             .allocated(&name, &tables, external)
             .expect("what was promised was taken");
         let request = &mut self.requests[at];
-        if external > 0 {
+        if external > 0 && parks {
             let finished = BTreeSet::new();
             request.phase = Phase::Parked {
                 limit,
@@ -114,15 +150,17 @@ impl World {
                 aborted: false,
             };
         } else {
-            request.computed = local;
+            request.computed = limit;
             request.phase = Phase::Running;
+            request.beside_load = beside;
+            self.coverage.loads_in_step += u64::from(beside.is_some());
         }
     }
 
     /// What the engine had cached by itself stands in the blocks.
     fn fill(&mut self, at: usize, local: u64) {
         for rank in &mut self.ranks {
-            rank.compute(&self.requests[at], 0, local);
+            rank.compute(&self.requests[at], 0, local, true);
         }
     }
 
@@ -140,6 +178,7 @@ impl World {
         if request.computed + tokens > boundary && self.random.chance(70) {
             tokens = boundary - request.computed;
         }
+        tokens = request.beside_load.unwrap_or(tokens);
         let computed = request.computed;
         self.give_up(at, computed);
         if !self.allocate(at, computed, computed + tokens) {
@@ -173,14 +212,20 @@ impl World {
         Some(tokens)
     }
 
-    /// Computes: reads what came before, writes what is new, samples at the end.
-    fn forward(&mut self, at: usize, tokens: u64) {
+    /// Computes: reads what came before, writes what is new. Whether all that it read was right.
+    fn forward(&mut self, at: usize, tokens: u64) -> bool {
         self.coverage.forwards += 1;
+        let request = &self.requests[at];
+        let sound = invariants::forward::check(&self.ranks, request);
         for rank in &mut self.ranks {
-            invariants::forward::check(rank, &self.requests[at]);
-            let from = self.requests[at].computed;
-            rank.compute(&self.requests[at], from, from + tokens);
+            let from = request.computed;
+            rank.compute(request, from, from + tokens, sound);
         }
+        sound
+    }
+
+    /// Takes the output of a forward: samples at the end.
+    fn advance(&mut self, at: usize, tokens: u64) {
         let request = &mut self.requests[at];
         request.computed += tokens;
         if request.computed < request.text.len() {
@@ -225,7 +270,8 @@ impl World {
     }
 
     /// Gathers what all ranks report, and gives it to the scheduler's machine as one output.
-    fn collect(&mut self) {
+    /// Returns the running requests of which a block is bad.
+    fn collect(&mut self) -> BTreeSet<usize> {
         let mut over: BTreeSet<String> = BTreeSet::new();
         let mut failed: BTreeSet<String> = BTreeSet::new();
         let mut invalid: BTreeSet<u32> = BTreeSet::new();
@@ -234,7 +280,7 @@ impl World {
             invalid.extend(rank.root.take_invalid_blocks());
             assert!(
                 rank.root.take_unnamed_failure().is_none(),
-                "every load here is parked"
+                "every load here has blocks to name"
             );
             for name in &results.finished_recving {
                 let all = self.shape.ranks().len();
@@ -261,7 +307,7 @@ impl World {
             .into_iter()
             .filter(|name| over.contains(name))
             .collect();
-        self.distrust(&invalid);
+        let bad = self.distrust(&invalid);
         let invalid: Vec<u32> = invalid.into_iter().collect();
         self.root.worker_output(&over, &failed, &invalid);
         for at in 0..self.requests.len() {
@@ -269,20 +315,31 @@ impl World {
                 self.unpark(at);
             }
         }
+        bad
     }
 
-    /// Shortens loads to before the first block without valid content, whichever rank says so.
-    fn distrust(&mut self, invalid: &BTreeSet<u32>) {
+    /// Shortens what requests have to before the first block without valid content, whichever rank
+    /// says so. Returns those that run.
+    fn distrust(&mut self, invalid: &BTreeSet<u32>) -> BTreeSet<usize> {
         let size = self.shape.groups()[0].block_tokens;
-        for request in &mut self.requests {
-            let bad = request.tables[0]
-                .iter()
-                .position(|block| invalid.contains(block));
-            if let (Phase::Parked { limit, .. }, Some(bad)) = (&mut request.phase, bad) {
-                *limit = (*limit).min(bad as u64 * size);
-                request.failed_before = true;
+        let mut running = BTreeSet::new();
+        for (at, request) in self.requests.iter_mut().enumerate() {
+            let mut table = request.tables[0].iter();
+            let Some(bad) = table.position(|block| invalid.contains(block)) else {
+                continue;
+            };
+            let bad = bad as u64 * size;
+            match &mut request.phase {
+                Phase::Parked { limit, .. } => *limit = (*limit).min(bad),
+                Phase::Running => {
+                    request.computed = request.computed.min(bad);
+                    running.insert(at);
+                }
+                Phase::Waiting | Phase::Ended => continue,
             }
+            request.failed_before = true;
         }
+        running
     }
 
     /// Every rank is done with a load: the request goes on with what is there.

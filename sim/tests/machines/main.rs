@@ -2,9 +2,11 @@
 //! seed.
 //!
 //! Everything that can happen happens in an order that the seed chooses: answers late, fetches that
-//! fail after a partial write, writes that become visible only behind their fence, nodes that
-//! forget and restart, requests that are aborted and come back under the same name. After each
-//! event every invariant is checked, one file each; then the faults stop, and everything must end.
+//! fail after a partial write, writes that become visible only behind their fence, fences that
+//! fail, nodes that forget and restart, requests that are aborted and come back under the same
+//! name. The seed also chooses who executes loads: others beside the engine's steps, or the model
+//! thread. After each event every invariant is checked, one file each; then the faults stop, and
+//! everything must end.
 
 mod coverage;
 mod engine;

@@ -97,6 +97,19 @@ impl RankModel {
         !(self.fences.is_empty() && self.fetches.is_empty() && self.saves.is_empty())
     }
 
+    /// Ends one thing that is under way for a load.
+    pub(crate) fn progress_load(
+        &mut self,
+        random: &mut Random,
+        nodes: &mut Nodes,
+        faulty: bool,
+        coverage: &mut Coverage,
+    ) {
+        let saves = std::mem::take(&mut self.saves);
+        self.progress(random, nodes, faulty, coverage);
+        self.saves = saves;
+    }
+
     /// Ends one thing that is under way, whichever. Returns a save that the node has now.
     pub(crate) fn progress(
         &mut self,
@@ -112,7 +125,11 @@ impl RankModel {
         }
         let at = random.index(all);
         let mut stored = None;
-        let event = if at < fences {
+        let event = if at < fences && faulty && random.chance(6) {
+            coverage.fences_failed += 1;
+            let (load, phase) = self.fences[at];
+            WorkerEvent::FenceFailed { load, phase }
+        } else if at < fences {
             let (load, phase) = self.fences.remove(at);
             if phase == Phase::After {
                 self.show(|write| write.load == load);
@@ -243,8 +260,9 @@ impl RankModel {
         })
     }
 
-    /// Writes what a forward over tokens `from..to` of `request` leaves behind.
-    pub(crate) fn compute(&mut self, request: &Request, from: u64, to: u64) {
+    /// Writes what a forward over tokens `from..to` of `request` leaves behind, which is worth
+    /// nothing unless all that it read was `sound`.
+    pub(crate) fn compute(&mut self, request: &Request, from: u64, to: u64, sound: bool) {
         for group in 0..self.shape.groups().len() {
             let first = match self.shape.groups()[group].kind {
                 GroupKind::State => to.saturating_sub(1).max(from),
@@ -253,8 +271,8 @@ impl RankModel {
             for at in first..to {
                 let (block, slot) = self.place(group, at, &request.tables[group]);
                 if block != 0 {
-                    let content = request.text.content(group, self.shards[group], at);
-                    self.write(block, slot, content);
+                    let right = request.text.content(group, self.shards[group], at);
+                    self.write(block, slot, if sound { right } else { POISON });
                 }
             }
         }

@@ -43,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) failed_before: bool,
     /// Whether the engine hashes what it samples only now and then.
     pub(crate) hashed_late: bool,
+    /// Tokens that it computes in the very step that loads what comes before them.
+    pub(crate) beside_load: Option<u64>,
     pub(crate) phase: Phase,
 }
 
@@ -58,6 +60,7 @@ impl Request {
             fresh: true,
             failed_before: false,
             hashed_late: false,
+            beside_load: None,
             phase: Phase::Waiting,
         }
     }

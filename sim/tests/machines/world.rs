@@ -50,6 +50,7 @@ pub(crate) struct World {
     pub(crate) faults: Faults,
     pub(crate) now: Instant,
     pub(crate) shape: Shape,
+    pub(crate) mode: LoadMode,
     pub(crate) root: SchedulerRoot,
     pub(crate) ranks: Vec<RankModel>,
     pub(crate) nodes: Nodes,
@@ -67,16 +68,21 @@ impl World {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
         let mut random = Random::new(seed);
         let shape = shape(&mut random);
+        let mode = match random.chance(40) {
+            true => LoadMode::Serialized,
+            false => LoadMode::Async,
+        };
         let config = SchedulerConfig {
             namespace: NAMESPACE,
             shape: shape.clone(),
-            mode: LoadMode::Async,
+            mode,
             loads: true,
             saves: true,
             lookup_timeout_ms: LOOKUP_TIMEOUT_MS,
             load_timeout_ms: LOAD_TIMEOUT_MS,
             lease_ms: LEASE_MS,
-            steps_in_flight: 0,
+            // News of a load on the model thread come with the output of its step.
+            steps_in_flight: u64::from(mode == LoadMode::Serialized),
             incarnation: u128::from(seed) + 1,
             limits: SchedulerLimits {
                 requests: 64,
@@ -96,6 +102,7 @@ impl World {
                 .collect(),
             root: SchedulerRoot::new(config),
             shape,
+            mode,
             random,
             faults,
             now: Instant(1),
@@ -166,7 +173,7 @@ impl World {
         invariants::leases::check_at_the_end(self);
     }
 
-    fn pass_time(&mut self) {
+    pub(crate) fn pass_time(&mut self) {
         let micros = match (self.faulty(), self.random.chance(1)) {
             (true, true) => self.random.below(60_000),
             (true, false) => self.random.below(400),

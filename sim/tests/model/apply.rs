@@ -53,6 +53,10 @@ impl State {
                 self.step(world, preempt);
             }
             Action::Fenced { rank, load, phase } => self.fenced(world, rank, load, phase),
+            Action::FenceFailed { rank, load, phase } => {
+                self.left.failed_fences -= 1;
+                self.fence_failed(world, rank, load, phase);
+            }
             Action::Fetched { rank, at, ok } => self.fetched(world, rank, at, ok),
             Action::Tick => self.tick(world),
             Action::Abort(slot) => {

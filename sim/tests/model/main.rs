@@ -22,8 +22,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 use tessera_lifecycle::LoadMode;
 
 use crate::reached::Reached::{
-    self, AbortedParked, Deadline, FailedOnOneRankOnly, LateAnswer, LeaseOver, LoadFailed,
-    LoadSucceeded, NameReused, Preempted, QuarantinedLookup, Recomputed, Saved,
+    self, AbortedParked, Deadline, FailedOnOneRankOnly, FenceFailed, LateAnswer, LeaseOver,
+    LoadFailed, LoadSucceeded, NameReused, Preempted, QuarantinedLookup, Recomputed, Saved,
 };
 use crate::world::{Budget, Policy, Setup, World};
 
@@ -93,6 +93,7 @@ const NONE: Budget = Budget {
     ticks: 0,
     again: 0,
     cached: 0,
+    failed_fences: 0,
 };
 
 macro_rules! budget {
@@ -178,6 +179,36 @@ fn request_level_loads_on_the_model_thread() {
         setup,
         &[LoadFailed, AbortedParked],
     );
+}
+
+#[test]
+fn request_level_loads_whose_fences_fail() {
+    let ci = budget!(failed_fences: 2, aborts: 1);
+    let budget = budget(
+        ci,
+        budget!(failed_fences: 3, aborts: 1, faults: 1, ticks: 1),
+    );
+    let mut setup = setup(true, LoadMode::Async, Policy::Recompute, budget);
+    setup.prompts = vec![3];
+    setup.slow_fences = true;
+    let seen = [FenceFailed, FailedOnOneRankOnly, AbortedParked];
+    explore("request-level, failed fences", setup, &seen);
+}
+
+#[test]
+fn block_level_loads_whose_fences_fail() {
+    for mode in [LoadMode::Async, LoadMode::Serialized] {
+        let ci = budget!(failed_fences: 1);
+        let budget = budget(ci, budget!(failed_fences: 2, faults: 1, cached: 1));
+        let mut setup = setup(false, mode, Policy::Recompute, budget);
+        setup.prompts = vec![5];
+        setup.slow_fences = true;
+        explore(
+            "block-level, failed fences",
+            setup,
+            &[FenceFailed, LoadFailed],
+        );
+    }
 }
 
 #[test]

@@ -197,6 +197,16 @@ impl State {
         self.drain(world, rank);
     }
 
+    /// A fence without proof: the load has failed on this rank, and its memory is not at rest.
+    pub(crate) fn fence_failed(&mut self, world: &World, rank: usize, load: LoadId, phase: Phase) {
+        world.saw(Reached::FenceFailed);
+        if let Some(slot) = self.slots.iter_mut().find(|slot| slot.load == Some(load)) {
+            slot.parts_failed |= 1 << rank;
+        }
+        self.tell(rank, WorkerEvent::FenceFailed { load, phase });
+        self.drain(world, rank);
+    }
+
     pub(crate) fn fetched(&mut self, world: &World, rank: usize, at: usize, ok: bool) {
         let fetch = self.ranks[rank].fetches.remove(at);
         let object = world.objects.by_key(&fetch.key);

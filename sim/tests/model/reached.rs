@@ -19,10 +19,11 @@ pub(crate) enum Reached {
     LeaseOver,
     Saved,
     FailedOnOneRankOnly,
+    FenceFailed,
 }
 
 impl Reached {
-    pub(crate) const COUNT: usize = 12;
+    pub(crate) const COUNT: usize = 13;
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::LoadSucceeded,
         Self::LoadFailed,
@@ -36,6 +37,7 @@ impl Reached {
         Self::LeaseOver,
         Self::Saved,
         Self::FailedOnOneRankOnly,
+        Self::FenceFailed,
     ];
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Budget {
     pub(crate) again: u8,
     /// Lookups for which the engine has the first chunk itself.
     pub(crate) cached: u8,
+    /// Fences that fail before they are complete.
+    pub(crate) failed_fences: u8,
 }
 
 /// The settings of a world.
@@ -189,6 +191,12 @@ pub(crate) enum Action {
     Step { preempt: Option<usize> },
     /// A fence is complete.
     Fenced {
+        rank: usize,
+        load: LoadId,
+        phase: Phase,
+    },
+    /// A fence fails, and is asked for again.
+    FenceFailed {
         rank: usize,
         load: LoadId,
         phase: Phase,
@@ -353,6 +361,9 @@ impl World {
         for (rank, of) in state.ranks.iter().enumerate() {
             for (load, phase) in of.fences.iter().copied() {
                 actions.push(Action::Fenced { rank, load, phase });
+                if left.failed_fences > 0 {
+                    actions.push(Action::FenceFailed { rank, load, phase });
+                }
             }
             for (at, fetch) in of.fetches.iter().enumerate() {
                 let ok = self.available(state, fetch);

@@ -137,17 +137,18 @@ async fn request(
     acquire: &Acquire,
     deadline: Instant,
 ) -> Result<(Vec<Presence>, u32), NodeError> {
+    let until = &deadline.into();
     let connection = node
-        .connection(deadline)
+        .connection(until)
         .await
         .map_err(|failure| match failure {
             Failure::Deadline => NodeError::Deadline,
-            Failure::Crowded | Failure::Lost => NodeError::Unreachable,
+            Failure::Crowded | Failure::Recalled | Failure::Lost => NodeError::Unreachable,
         })?;
     let mut message = Vec::with_capacity(16 * acquire.ids.len() + 32);
     acquire.encode(&mut message);
     let completion = node
-        .call_over(&connection, Kind::Acquire, &message, Cargo::None, deadline)
+        .call_over(&connection, Kind::Acquire, &message, Cargo::None, until)
         .await;
     let answer = AcquireAnswer::decode(&body(completion.answer)?)?;
     let lease = answer.lease.map(|id| Lease {

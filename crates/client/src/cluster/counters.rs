@@ -124,6 +124,7 @@ impl NodeCounters {
             FetchOutcome::Length | FetchOutcome::Corrupt { .. } => self.integrity_failures.add(1),
             FetchOutcome::Busy => self.busy.add(1),
             FetchOutcome::Deadline => self.deadlines.add(1),
+            FetchOutcome::Recalled => {}
             FetchOutcome::Unreachable => self.unreachable.add(1),
         }
     }

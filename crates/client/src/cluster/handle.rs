@@ -23,6 +23,7 @@ use super::{acquire, supervisor};
 use crate::connection::{Cargo, ConnectSpec};
 use crate::latch::Latch;
 use crate::routing::{NodeIndex, Ring};
+use crate::until::Until;
 
 /// For the removal of a damaged object, which nobody waits for.
 const REMOVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -129,8 +130,9 @@ impl Cluster {
         expectation: Expectation,
         lease: Option<Lease>,
         lent: Lent,
-        deadline: Instant,
+        until: impl Into<Until>,
     ) -> (FetchOutcome, Lent) {
+        let until = until.into();
         let id = expectation.id();
         let index = lease.map(|lease| lease.node).or_else(|| self.owner(&id));
         let Some(node) = index.and_then(|NodeIndex(index)| self.0.nodes.get(index)) else {
@@ -141,7 +143,7 @@ impl Cluster {
         }
         let started = Instant::now();
         let bytes = lent.length_bytes();
-        let (outcome, lent) = requests::fetch(node, expectation, lease, lent, deadline).await;
+        let (outcome, lent) = requests::fetch(node, expectation, lease, lent, &until).await;
         node.counters.fetched(outcome, bytes, started.elapsed());
         match outcome {
             FetchOutcome::Corrupt { write, .. } => self.remove_damaged(node, id, Some(write)),
@@ -222,7 +224,9 @@ impl Cluster {
         let node = self.node(node)?;
         let mut request = Vec::new();
         Stat.encode(&mut request);
-        let completion = node.call(Kind::Stat, &request, Cargo::None, deadline).await;
+        let completion = node
+            .call(Kind::Stat, &request, Cargo::None, &deadline.into())
+            .await;
         Ok(StatAnswer::decode(&body(completion.answer)?)?.entries)
     }
 
@@ -235,7 +239,9 @@ impl Cluster {
         let mut request = Vec::new();
         Ping { nonce: 0 }.encode(&mut request);
         let started = Instant::now();
-        let completion = node.call(Kind::Ping, &request, Cargo::None, deadline).await;
+        let completion = node
+            .call(Kind::Ping, &request, Cargo::None, &deadline.into())
+            .await;
         Ping::decode(&body(completion.answer)?)?;
         Ok(started.elapsed())
     }

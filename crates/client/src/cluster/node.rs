@@ -11,11 +11,12 @@ use parking_lot::Mutex;
 use tessera_proto::Kind;
 use tessera_transport::Address;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::counters::{NodeCounters, NodeMetrics};
 use crate::connection::{Cargo, Completion, Connection, Failure};
 use crate::health::{Circuit, CircuitState, HealthConfig};
+use crate::until::{Over, Until};
 
 /// What a supervisor says of its connection.
 #[derive(Debug, Clone)]
@@ -80,13 +81,10 @@ impl Node {
         kind: Kind,
         body: &[u8],
         cargo: Cargo,
-        deadline: Instant,
+        until: &Until,
     ) -> Completion {
-        match self.connection(deadline).await {
-            Ok(connection) => {
-                self.call_over(&connection, kind, body, cargo, deadline)
-                    .await
-            }
+        match self.connection(until).await {
+            Ok(connection) => self.call_over(&connection, kind, body, cargo, until).await,
             Err(failure) => Completion {
                 answer: Err(failure),
                 cargo,
@@ -101,21 +99,25 @@ impl Node {
         kind: Kind,
         body: &[u8],
         cargo: Cargo,
-        deadline: Instant,
+        until: &Until,
     ) -> Completion {
-        if Instant::now() >= deadline {
+        if let Some(over) = until.over() {
             return Completion {
-                answer: Err(Failure::Deadline),
+                answer: Err(over.into()),
                 cargo,
             };
         }
         let received_bytes = connection.received_bytes();
-        let mut completion = connection.call(kind, body, cargo, deadline).await;
+        let mut completion = connection.call(kind, body, cargo, until).await;
         match &completion.answer {
             Ok(_) => self.circuit.lock().answered(),
-            Err(Failure::Crowded) => {}
+            Err(Failure::Crowded | Failure::Recalled) => {}
+            // Its connection was ended for it.
+            Err(_) if until.over() == Some(Over::Recalled) => {
+                completion.answer = Err(Failure::Recalled);
+            }
             // A payload that stops in the middle ends with its connection, at the deadline.
-            Err(Failure::Deadline | Failure::Lost) if Instant::now() >= deadline => {
+            Err(Failure::Deadline | Failure::Lost) if Instant::now() >= until.deadline() => {
                 completion.answer = Err(Failure::Deadline);
                 // A node that sends to others meanwhile is slow, not dead.
                 let silent = connection.received_bytes() == received_bytes;
@@ -129,16 +131,16 @@ impl Node {
     }
 
     /// A connection that is up, in turn.
-    pub(super) async fn connection(&self, deadline: Instant) -> Result<Arc<Connection>, Failure> {
+    pub(super) async fn connection(&self, until: &Until) -> Result<Arc<Connection>, Failure> {
         if let Some(settled) = self.pick(&self.slots.borrow()) {
             return settled;
         }
         let mut changes = self.slots.subscribe();
         let settled = changes.wait_for(|slots| self.pick(slots).is_some());
-        match timeout_at(deadline, settled).await {
+        match until.limit(settled).await {
             Ok(Ok(slots)) => self.pick(&slots).unwrap_or(Err(Failure::Lost)),
             Ok(Err(_ended)) => Err(Failure::Lost),
-            Err(_elapsed) => Err(Failure::Deadline),
+            Err(over) => Err(over.into()),
         }
     }
 

@@ -68,6 +68,8 @@ pub enum FetchOutcome {
     Busy,
     /// The deadline passed.
     Deadline,
+    /// The caller called its memory back.
+    Recalled,
     /// No connection, or it was lost.
     Unreachable,
 }

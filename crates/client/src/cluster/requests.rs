@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::node::Node;
 use super::outcome::{FetchOutcome, Lease, NodeError, StoreOutcome};
 use crate::connection::{Answer, Cargo, Completion, Failure};
+use crate::until::Until;
 
 /// Loads one object, see [`super::Cluster::fetch`].
 pub(super) async fn fetch(
@@ -21,9 +22,9 @@ pub(super) async fn fetch(
     expectation: Expectation,
     lease: Option<Lease>,
     lent: Lent,
-    deadline: Instant,
+    until: &Until,
 ) -> (FetchOutcome, Lent) {
-    let connection = match node.connection(deadline).await {
+    let connection = match node.connection(until).await {
         Ok(connection) => connection,
         Err(failure) => return (failed(failure), lent),
     };
@@ -39,7 +40,7 @@ pub(super) async fn fetch(
     get.encode(&mut request);
     let cargo = Cargo::Destination(lent, Box::new(expectation));
     let Completion { answer, cargo } = node
-        .call_over(&connection, Kind::Get, &request, cargo, deadline)
+        .call_over(&connection, Kind::Get, &request, cargo, until)
         .await;
     let Cargo::Destination(lent, _) = cargo else {
         unreachable!("a call gives back the memory that it was given");
@@ -58,6 +59,7 @@ fn failed(failure: Failure) -> FetchOutcome {
     match failure {
         Failure::Deadline => FetchOutcome::Deadline,
         Failure::Crowded => FetchOutcome::Busy,
+        Failure::Recalled => FetchOutcome::Recalled,
         Failure::Lost => FetchOutcome::Unreachable,
     }
 }
@@ -69,10 +71,13 @@ pub(super) async fn store(
     segments: Segments,
     deadline: Instant,
 ) -> (StoreOutcome, Segments) {
-    let connection = match node.connection(deadline).await {
+    let until = &deadline.into();
+    let connection = match node.connection(until).await {
         Ok(connection) => connection,
         Err(Failure::Deadline) => return (StoreOutcome::Deadline, segments),
-        Err(Failure::Crowded | Failure::Lost) => return (StoreOutcome::Unreachable, segments),
+        Err(Failure::Crowded | Failure::Recalled | Failure::Lost) => {
+            return (StoreOutcome::Unreachable, segments);
+        }
     };
     if header.length_bytes > connection.object_bytes_max() {
         return (StoreOutcome::TooLarge, segments);
@@ -81,7 +86,7 @@ pub(super) async fn store(
     Put { header }.encode(&mut request);
     let cargo = Cargo::Source(segments);
     let Completion { answer, cargo } = node
-        .call_over(&connection, Kind::Put, &request, cargo, deadline)
+        .call_over(&connection, Kind::Put, &request, cargo, until)
         .await;
     let Cargo::Source(segments) = cargo else {
         unreachable!("a call gives back the memory that it was given");
@@ -109,8 +114,9 @@ pub(super) async fn release(
     ids: Vec<ObjectId>,
     deadline: Instant,
 ) -> Result<u64, NodeError> {
+    let until = &deadline.into();
     let connection = node
-        .connection(deadline)
+        .connection(until)
         .await
         .map_err(|_failure| NodeError::Unreachable)?;
     if connection.incarnation() != lease.incarnation {
@@ -123,7 +129,7 @@ pub(super) async fn release(
     }
     .encode(&mut request);
     let completion = node
-        .call_over(&connection, Kind::Release, &request, Cargo::None, deadline)
+        .call_over(&connection, Kind::Release, &request, Cargo::None, until)
         .await;
     Ok(u64::from(
         ReleaseAnswer::decode(&body(completion.answer)?)?.released,
@@ -143,7 +149,7 @@ pub(super) async fn remove(
     }
     .encode(&mut request);
     let completion = node
-        .call(Kind::Remove, &request, Cargo::None, deadline)
+        .call(Kind::Remove, &request, Cargo::None, &deadline.into())
         .await;
     let answer = RemoveAnswer::decode(&body(completion.answer)?)?;
     Ok(answer.removed.first().copied().unwrap_or(false))
@@ -154,7 +160,9 @@ pub(super) fn body(answer: Result<Answer, Failure>) -> Result<Vec<u8>, NodeError
     match answer {
         Ok(Answer::Body(body)) => Ok(body),
         Ok(Answer::Refused(Refusal::Busy)) | Err(Failure::Crowded) => Err(NodeError::Busy),
-        Ok(Answer::Refused(Refusal::Deadline)) | Err(Failure::Deadline) => Err(NodeError::Deadline),
+        Ok(Answer::Refused(Refusal::Deadline)) | Err(Failure::Deadline | Failure::Recalled) => {
+            Err(NodeError::Deadline)
+        }
         Ok(Answer::Refused(reason)) => Err(NodeError::Refused(reason)),
         Ok(Answer::Fetched(_)) | Err(Failure::Lost) => Err(NodeError::Unreachable),
     }

@@ -13,13 +13,14 @@ use tessera_proto::message::{AcquireAnswer, HelloAnswer, Release};
 use tessera_proto::{FrameHeader, Incarnation, Kind, LeaseId};
 use tessera_transport::{Address, Closer, Progress, Receiver};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::handshake::ConnectSpec;
 use super::queue::Queue;
 use super::table::{Answer, Cargo, Completion, Failure, Request, Table};
 use crate::cluster::NodeCounters;
 use crate::latch::Latch;
+use crate::until::{Over, Until};
 
 /// One connection, shared by callers, reader and writer.
 #[derive(Debug)]
@@ -88,25 +89,27 @@ impl Connection {
         self.table.lock().len()
     }
 
-    /// Sends a request and waits for its end, or for `deadline`.
+    /// Sends a request and waits for its end, or for that of its time.
     pub(crate) async fn call(
         &self,
         kind: Kind,
         body: &[u8],
         cargo: Cargo,
-        deadline: Instant,
+        until: &Until,
     ) -> Completion {
-        let permit = match timeout_at(deadline, Arc::clone(&self.in_flight).acquire_owned()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_closed)) => {
+        let deadline = until.deadline();
+        let room = Arc::clone(&self.in_flight).acquire_owned();
+        let failure = match until.limit(room).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_closed)) => Err(Failure::Lost),
+            Err(Over::Deadline) => Err(Failure::Crowded),
+            Err(Over::Recalled) => Err(Failure::Recalled),
+        };
+        let permit = match failure {
+            Ok(permit) => permit,
+            Err(failure) => {
                 return Completion {
-                    answer: Err(Failure::Lost),
-                    cargo,
-                };
-            }
-            Err(_elapsed) => {
-                return Completion {
-                    answer: Err(Failure::Crowded),
+                    answer: Err(failure),
                     cargo,
                 };
             }
@@ -140,17 +143,23 @@ impl Connection {
             over: false,
         };
         self.push(kind, id, body, payload_bytes, deadline);
-        let ended = match timeout_at(deadline, &mut waiting.completion).await {
+        let ended = match until.limit(&mut waiting.completion).await {
             Ok(ended) => ended,
-            Err(_elapsed) => match waiting.give_up() {
+            Err(over) => match waiting.give_up() {
                 Some(cargo) => {
                     return Completion {
-                        answer: Err(Failure::Deadline),
+                        answer: Err(over.into()),
                         cargo,
                     };
                 }
-                // The reader or the writer has the memory, under the same deadline.
-                None => (&mut waiting.completion).await,
+                // The reader or the writer has the memory, under the same deadline. Sooner it comes
+                // back only with the end of the connection.
+                None => {
+                    if over == Over::Recalled && self.table.lock().has(id) {
+                        self.close();
+                    }
+                    (&mut waiting.completion).await
+                }
             },
         };
         waiting.over = true;
@@ -225,6 +234,15 @@ impl Connection {
         self.in_flight.close();
         self.table.lock().lose();
         self.lost.set();
+    }
+}
+
+impl From<Over> for Failure {
+    fn from(over: Over) -> Self {
+        match over {
+            Over::Deadline => Self::Deadline,
+            Over::Recalled => Self::Recalled,
+        }
     }
 }
 

@@ -48,6 +48,8 @@ pub(crate) enum Failure {
     Deadline,
     /// The deadline passed before there was room to send the request: too many are in flight.
     Crowded,
+    /// The caller wanted its memory back sooner.
+    Recalled,
     /// The connection is gone.
     Lost,
 }
@@ -286,6 +288,11 @@ impl Table {
         for (_, entry) in self.entries.extract_if(ended) {
             entry.complete(Err(Failure::Lost));
         }
+    }
+
+    /// Whether the request is still in flight.
+    pub(crate) fn has(&self, id: u64) -> bool {
+        self.entries.contains_key(&id)
     }
 
     /// Requests in flight, those given up included.

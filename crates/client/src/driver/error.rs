@@ -52,9 +52,9 @@ pub enum StartError {
     Runtime(#[from] std::io::Error),
 }
 
-/// What a device owes for too long.
+/// Why block memory may be written for ever.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum DeviceFault {
+pub enum MemoryFault {
     /// No answer.
     #[error("{device} did not answer within {limit:?}")]
     Silent {
@@ -77,6 +77,12 @@ pub enum DeviceFault {
         /// The device.
         device: String,
     },
+    /// A transfer that does not end, whatever ends its connection.
+    #[error("a transfer did not give memory back within {limit:?} of the end of its time")]
+    Transfer {
+        /// How long it was waited for.
+        limit: Duration,
+    },
 }
 
 /// Why a hook fails. The engine's step must not go on.
@@ -91,10 +97,10 @@ pub enum DriverError {
     /// The scheduler's plan cannot be read.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A device cannot say that its memory is at rest. The engine must end: what it would free may
+    /// Nobody can say that block memory is at rest. The engine must end: what it would free may
     /// still be written.
     #[error("the worker stops, because {0}; restart the engine")]
-    Device(DeviceFault),
+    Memory(MemoryFault),
     /// A load on the model thread failed, and no block can name it to the engine.
     #[error("a load on the model thread failed and cannot be reported by block: {0}")]
     Load(LoadFailure),

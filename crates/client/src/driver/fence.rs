@@ -14,7 +14,7 @@ use tessera_lifecycle::worker::{Phase, WorkerEvent};
 use tessera_transport::{Completion, Device, DeviceError, DeviceLost, FenceSide};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::error::DeviceFault;
+use super::error::MemoryFault;
 use super::remote::Remote;
 use super::transfer::Shared;
 
@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// One fence, asked of several devices.
 struct Fences {
     waiting: Vec<Asked>,
-    failed: Option<DeviceFault>,
+    failed: Option<MemoryFault>,
 }
 
 struct Asked {
@@ -58,7 +58,7 @@ impl Fences {
     }
 
     /// Waits for all; the first that fails is the outcome.
-    async fn over(&mut self) -> Result<(), DeviceFault> {
+    async fn over(&mut self) -> Result<(), MemoryFault> {
         while let Some(asked) = self.waiting.last_mut() {
             let answer = (&mut asked.completion).await;
             if let Some(fault) = fault(&asked.device, answer) {
@@ -69,9 +69,9 @@ impl Fences {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    fn silent(&self, limit: Duration) -> DeviceFault {
+    fn silent(&self, limit: Duration) -> MemoryFault {
         let owing = self.waiting.last().map(|asked| asked.device.name());
-        DeviceFault::Silent {
+        MemoryFault::Silent {
             device: owing.unwrap_or_default(),
             limit,
         }
@@ -81,15 +81,15 @@ impl Fences {
 fn fault(
     device: &Arc<dyn Device>,
     answer: Result<Result<(), DeviceError>, DeviceLost>,
-) -> Option<DeviceFault> {
+) -> Option<MemoryFault> {
     let device = || device.name();
     match answer {
         Ok(Ok(())) => None,
-        Ok(Err(source)) => Some(DeviceFault::Failing {
+        Ok(Err(source)) => Some(MemoryFault::Failing {
             device: device(),
             source,
         }),
-        Err(DeviceLost) => Some(DeviceFault::Lost { device: device() }),
+        Err(DeviceLost) => Some(MemoryFault::Lost { device: device() }),
     }
 }
 
@@ -124,7 +124,7 @@ impl<R: Remote> Shared<R> {
         side: FenceSide,
         mut fences: Fences,
         failed: impl Fn(),
-    ) -> Result<(), DeviceFault> {
+    ) -> Result<(), MemoryFault> {
         let limit = Instant::now() + shared.fence_limit;
         let mut told = false;
         loop {
@@ -133,7 +133,7 @@ impl<R: Remote> Shared<R> {
                 Ok(Err(fault)) => fault,
                 Err(_) => return Err(fences.silent(shared.fence_limit)),
             };
-            let lost = matches!(fault, DeviceFault::Lost { .. });
+            let lost = matches!(fault, MemoryFault::Lost { .. });
             if lost || Instant::now() + PAUSE >= limit {
                 return Err(fault);
             }
@@ -148,7 +148,7 @@ impl<R: Remote> Shared<R> {
     }
 
     /// Waits on the calling thread, until `deadline`, that all work so far of all devices is over.
-    pub(super) fn rest(&self, deadline: Instant) -> Result<(), DeviceFault> {
+    pub(super) fn rest(&self, deadline: Instant) -> Result<(), MemoryFault> {
         let mut fences = Fences::ask(self.layout.devices(), FenceSide::Before);
         if fences.are_over() {
             return Ok(());
@@ -161,7 +161,7 @@ impl<R: Remote> Shared<R> {
     }
 
     /// Fail-stop: every hook raises from now on, and no load that waits for proof is ever reported.
-    pub(super) fn stop(shared: &Arc<Self>, fault: DeviceFault) {
+    pub(super) fn stop(shared: &Arc<Self>, fault: MemoryFault) {
         tracing::error!(%fault, "the worker stops: block memory may be written for ever");
         shared.machine.lock().stopped.get_or_insert(fault);
         shared.changed.notify_all();

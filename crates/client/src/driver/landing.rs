@@ -12,7 +12,7 @@ use tessera_transport::{Completion, Device, Lent, Region, Segments};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::error::DeviceFault;
+use super::error::MemoryFault;
 use super::remote::Remote;
 use super::staging::Slot;
 use super::transfer::Shared;
@@ -79,7 +79,7 @@ impl<R: Remote> Shared<R> {
         &self,
         mut payload: Segments,
         places: Places,
-    ) -> Result<Result<(), LoadFailure>, DeviceFault> {
+    ) -> Result<Result<(), LoadFailure>, MemoryFault> {
         for (device, ranges) in places {
             let write = device.write(payload, ranges);
             let (done, back) = self.answered(&device, write).await?;
@@ -96,13 +96,13 @@ impl<R: Remote> Shared<R> {
         &self,
         device: &Arc<dyn Device>,
         completion: Completion<T>,
-    ) -> Result<T, DeviceFault> {
+    ) -> Result<T, MemoryFault> {
         let limit = self.fence_limit;
         let device = || device.name();
         match timeout_at(Instant::now() + limit, completion).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(DeviceFault::Lost { device: device() }),
-            Err(_) => Err(DeviceFault::Silent {
+            Ok(Err(_)) => Err(MemoryFault::Lost { device: device() }),
+            Err(_) => Err(MemoryFault::Silent {
                 device: device(),
                 limit,
             }),

@@ -20,7 +20,7 @@ mod worker;
 mod tests;
 
 pub use config::{EngineConfig, NamespaceConfig, TopologyConfig};
-pub use error::{DeviceFault, DriverError, StartError};
+pub use error::{DriverError, MemoryFault, StartError};
 pub use metrics::{SchedulerMetrics, WorkerMetrics};
 pub use remote::Remote;
 pub use scheduler::SchedulerDriver;

@@ -15,9 +15,10 @@ use crate::cluster::{AcquireOutcome, Cluster, ClusterConfig, FetchOutcome, Lease
 use crate::local::LocalNode;
 use crate::options::Options;
 use crate::routing::NodeSpec;
+use crate::until::Until;
 
-/// The cache nodes as the drivers see them. Every operation ends by its deadline, and memory comes
-/// back with its outcome, when nothing uses it any more.
+/// The cache nodes as the drivers see them. Every operation ends by its deadline, or sooner when it
+/// is recalled, and memory comes back with its outcome, when nothing uses it any more.
 pub trait Remote: Send + Sync + 'static {
     /// Probes and leases; see [`Cluster::acquire`].
     fn acquire(
@@ -33,7 +34,7 @@ pub trait Remote: Send + Sync + 'static {
         expectation: Expectation,
         lease: Option<Lease>,
         lent: Lent,
-        deadline: Instant,
+        until: Until,
     ) -> impl Future<Output = (FetchOutcome, Lent)> + Send;
 
     /// Stores one object; see [`Cluster::store`].
@@ -71,9 +72,9 @@ impl Remote for Cluster {
         expectation: Expectation,
         lease: Option<Lease>,
         lent: Lent,
-        deadline: Instant,
+        until: Until,
     ) -> impl Future<Output = (FetchOutcome, Lent)> + Send {
-        self.fetch(expectation, lease, lent, deadline)
+        self.fetch(expectation, lease, lent, until)
     }
 
     fn store(

@@ -5,7 +5,7 @@
 //! the memory of its operation came back; if an operation ends without giving it back, all
 //! connections are ended first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,20 +14,22 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tessera_lifecycle::worker::{
     Fetch, LoadFailure, Save, SaveOutcome, WorkerCommand, WorkerEvent,
 };
-use tessera_lifecycle::{LoadMode, WorkerRoot};
+use tessera_lifecycle::{LoadId, LoadMode, WorkerRoot};
 use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
 use tessera_transport::{Lent, Segments};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::clock::Clock;
-use super::error::{DeviceFault, DriverError};
+use super::config::millis;
+use super::error::{DriverError, MemoryFault};
 use super::landing::{Copying, Landing};
 use super::remote::Remote;
 use super::scheduler::lease_of;
 use super::staging::{Slot, Staging};
 use crate::cluster::{FetchOutcome, StoreOutcome};
 use crate::layout::Layout;
+use crate::until::{Recall, Until};
 
 /// How often a wait looks at the clock for loads whose deadline has come.
 const TICK: Duration = Duration::from_millis(20);
@@ -44,6 +46,7 @@ pub(super) struct Shared<R> {
     pub(super) stores: Semaphore,
     pub(super) store_timeout: Duration,
     pub(super) fence_limit: Duration,
+    pub(super) preempt_limit: Duration,
     pub(super) machine: Mutex<Machine>,
     pub(super) changed: Condvar,
     pub(super) runtime: Handle,
@@ -57,8 +60,31 @@ pub(super) struct Machine {
     /// Completions that the model thread takes up by itself, in serialized mode.
     pub(super) completions: Vec<WorkerEvent>,
     pub(super) closed: bool,
-    /// A device owes a proof for too long.
-    pub(super) stopped: Option<DeviceFault>,
+    /// Calls back what a load's transfers hold, for each load that has begun some.
+    recalls: BTreeMap<LoadId, Recall>,
+    /// Memory may be written for ever.
+    pub(super) stopped: Option<MemoryFault>,
+}
+
+impl Machine {
+    pub(super) fn new(root: WorkerRoot) -> Self {
+        Self {
+            root,
+            completions: Vec::new(),
+            closed: false,
+            recalls: BTreeMap::new(),
+            stopped: None,
+        }
+    }
+
+    /// Calls back what the transfers of `loads` hold.
+    pub(super) fn recall(&self, loads: impl Fn(LoadId) -> bool) {
+        for (load, recall) in &self.recalls {
+            if loads(*load) {
+                recall.call();
+            }
+        }
+    }
 }
 
 /// An object on its way from its blocks to a slot.
@@ -95,7 +121,7 @@ impl<R: Remote> Shared<R> {
         let machine = self.machine.lock();
         match (machine.closed, &machine.stopped) {
             (true, _) => Err(DriverError::Closed),
-            (false, Some(fault)) => Err(DriverError::Device(fault.clone())),
+            (false, Some(fault)) => Err(DriverError::Memory(fault.clone())),
             (false, None) => Ok(machine),
         }
     }
@@ -110,22 +136,28 @@ impl<R: Remote> Shared<R> {
         Self::execute(shared, machine);
     }
 
-    /// Waits on the engine's thread, which goes on executing commands.
+    /// Waits on the engine's thread, which goes on executing commands. Whether it is over, or the
+    /// time of `limit` is.
     ///
     /// # Errors
-    /// [`DriverError::Device`]: what is waited for will not come.
+    /// [`DriverError::Memory`]: what is waited for will not come.
     pub(super) fn wait_until(
         shared: &Arc<Self>,
         machine: &mut MutexGuard<'_, Machine>,
+        limit: Option<Duration>,
         over: impl Fn(&WorkerRoot) -> bool,
-    ) -> Result<(), DriverError> {
+    ) -> Result<bool, DriverError> {
+        let limit = limit.map(|limit| shared.clock.now().after_millis(millis(limit)));
         loop {
             Self::take_up(shared, machine);
             if over(&machine.root) {
-                return Ok(());
+                return Ok(true);
+            }
+            if limit.is_some_and(|limit| shared.clock.now() >= limit) {
+                return Ok(false);
             }
             if let Some(fault) = &machine.stopped {
-                return Err(DriverError::Device(fault.clone()));
+                return Err(DriverError::Memory(fault.clone()));
             }
             shared.changed.wait_for(machine, TICK);
         }
@@ -142,13 +174,20 @@ impl<R: Remote> Shared<R> {
                     WorkerCommand::Fence { load, phase } => {
                         answers.extend(Self::fence(shared, load, phase));
                     }
-                    WorkerCommand::Fetch(fetch) => answers.extend(Self::fetch(shared, fetch)),
+                    WorkerCommand::Fetch(fetch) => {
+                        let recall = machine.recalls.entry(fetch.load).or_default().clone();
+                        answers.extend(Self::fetch(shared, fetch, &recall));
+                    }
                     WorkerCommand::Save(save) => saves.push(save),
                 }
             }
             match answers.pop_front() {
                 Some(answer) => machine.root.handle_event(answer),
-                None => return saves,
+                None => {
+                    let Machine { root, recalls, .. } = machine;
+                    recalls.retain(|load, _| root.is_loading(*load));
+                    return saves;
+                }
             }
         }
     }
@@ -166,7 +205,7 @@ impl<R: Remote> Shared<R> {
     }
 
     /// Starts a fetch. Answers at once if there is nowhere to fetch to.
-    fn fetch(shared: &Arc<Self>, fetch: Fetch) -> Option<WorkerEvent> {
+    fn fetch(shared: &Arc<Self>, fetch: Fetch, recall: &Recall) -> Option<WorkerEvent> {
         let (load, part) = (fetch.load, fetch.part);
         let landing = match shared.lend(&fetch) {
             Ok(landing) => landing,
@@ -176,11 +215,13 @@ impl<R: Remote> Shared<R> {
             }
         };
         let own = Arc::clone(shared);
+        let until = Until::new(shared.clock.deadline(fetch.deadline), recall);
         shared.runtime.spawn(async move {
             let Landing { lent, slot, places } = landing;
-            let landed = match Self::fetch_into(&own, fetch, lent).await {
-                Ok(payload) => own.land(payload, places).await,
-                Err(failure) => Ok(Err(failure)),
+            let landed = match Self::fetch_into(&own, &fetch, lent, until).await {
+                Ok(Ok(payload)) => own.land(payload, places).await,
+                Ok(Err(failure)) => Ok(Err(failure)),
+                Err(fault) => Err(fault),
             };
             match landed {
                 Ok(result) => {
@@ -188,7 +229,7 @@ impl<R: Remote> Shared<R> {
                     Self::complete(&own, WorkerEvent::Fetched { load, part, result });
                 }
                 Err(fault) => {
-                    // Its device may use it for ever, and the part is never over.
+                    // It may be in use for ever, and the part is never over.
                     std::mem::forget(slot);
                     Self::stop(&own, fault);
                 }
@@ -197,12 +238,14 @@ impl<R: Remote> Shared<R> {
         None
     }
 
-    /// Receives and verifies one object. Gives back what holds it.
+    /// Receives and verifies one object. Gives back what holds it. An error of the inner result
+    /// fails the load, one of the outer stops the worker.
     async fn fetch_into(
         shared: &Arc<Self>,
-        fetch: Fetch,
+        fetch: &Fetch,
         lent: Lent,
-    ) -> Result<Segments, LoadFailure> {
+        until: Until,
+    ) -> Result<Result<Segments, LoadFailure>, MemoryFault> {
         let expectation = Expectation {
             namespace: shared.namespace,
             key: fetch.key,
@@ -211,17 +254,28 @@ impl<R: Remote> Shared<R> {
         };
         let length_bytes = expectation.length_bytes;
         let lease = fetch.lease.map(lease_of);
-        let deadline = shared.clock.deadline(fetch.deadline);
-        let own = Arc::clone(shared);
-        let task = async move { own.remote.fetch(expectation, lease, lent, deadline).await };
-        let Ok((outcome, lent)) = shared.runtime.spawn(task).await else {
+        let (own, limit) = (Arc::clone(shared), shared.fence_limit);
+        let task = {
+            let until = until.clone();
+            async move { own.remote.fetch(expectation, lease, lent, until).await }
+        };
+        let late = async {
+            until.passed().await;
+            tokio::time::sleep(limit).await;
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = shared.runtime.spawn(task) => ended,
+            () = late => return Err(MemoryFault::Transfer { limit }),
+        };
+        let Ok((outcome, lent)) = ended else {
             // The fetch ended without giving its memory back. Ending all connections is the proof
             // that nothing writes to it any more; later loads fail as unreachable.
             shared.remote.shutdown().await;
-            return Err(LoadFailure::Abnormal);
+            return Ok(Err(LoadFailure::Abnormal));
         };
         let tally = &shared.tally;
-        match outcome {
+        Ok(match outcome {
             FetchOutcome::Loaded => {
                 tally
                     .bytes_loaded
@@ -237,8 +291,9 @@ impl<R: Remote> Shared<R> {
             }
             FetchOutcome::Busy => Err(LoadFailure::Busy),
             FetchOutcome::Deadline => Err(LoadFailure::Deadline),
+            FetchOutcome::Recalled => Err(LoadFailure::Cancelled),
             FetchOutcome::Unreachable => Err(LoadFailure::Unreachable),
-        }
+        })
     }
 
     /// Copies objects out of their blocks behind one fence, and stores the copies beside the

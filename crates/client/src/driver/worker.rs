@@ -16,7 +16,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
 use super::clock::Clock;
-use super::config::{EngineConfig, millis};
+use super::config::EngineConfig;
 use super::error::{DriverError, StartError};
 use super::metrics::WorkerMetrics;
 use super::remote::{Remote, connect};
@@ -80,12 +80,8 @@ impl<R: Remote> WorkerDriver<R> {
             stores: Semaphore::new(stores.min(Semaphore::MAX_PERMITS)),
             store_timeout: config.options.save_timeout,
             fence_limit: config.fence_limit,
-            machine: Mutex::new(Machine {
-                root: WorkerRoot::new(worker),
-                completions: Vec::new(),
-                closed: false,
-                stopped: None,
-            }),
+            preempt_limit: config.preempt_limit,
+            machine: Mutex::new(Machine::new(WorkerRoot::new(worker))),
             changed: Condvar::new(),
             runtime: runtime.handle().clone(),
             tally: Tally::default(),
@@ -109,7 +105,7 @@ impl<R: Remote> WorkerDriver<R> {
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
         if shared.mode == LoadMode::Serialized {
-            Shared::wait_until(shared, &mut machine, |root| !root.is_any_loading())?;
+            Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading())?;
         }
         match machine.root.take_unnamed_failure() {
             Some(failure) => Err(DriverError::Load(failure)),
@@ -139,19 +135,34 @@ impl<R: Remote> WorkerDriver<R> {
     }
 
     /// Blocks of preempted requests are about to be overwritten: returns when no load of theirs can
-    /// write any more. Waits for nothing else.
+    /// write any more. Waits for nothing else; saves are copies.
+    ///
+    /// Parts that were not issued are dropped at once. Those under way may end by themselves for a
+    /// second; then their memory is called back, which costs an answer that has begun its
+    /// connection. Memory that does not come back even so, or a device that owes its fence, stops
+    /// the worker.
     ///
     /// # Errors
+    /// [`DriverError::Memory`]: the memory may be written for ever, and the step must not go on.
     /// [`DriverError::Plan`], [`DriverError::Closed`].
     pub fn preempt(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
         let mut machine = shared.open()?;
-        machine.root.preempt(&plan.preempted);
+        let loads = &plan.preempted;
+        machine.root.preempt(loads);
         Shared::execute(shared, &mut machine);
-        Shared::wait_until(shared, &mut machine, |root| {
-            !plan.preempted.iter().any(|load| root.is_loading(*load))
-        })
+        let over = |root: &WorkerRoot| !loads.iter().any(|load| root.is_loading(*load));
+        let limit = shared.preempt_limit;
+        if !Shared::wait_until(shared, &mut machine, Some(limit), over)? {
+            tracing::warn!(
+                ?limit,
+                "loads of preempted requests go on: their memory is called back"
+            );
+            machine.recall(|load| loads.contains(&load));
+            Shared::wait_until(shared, &mut machine, None, over)?;
+        }
+        Ok(())
     }
 
     /// The receives that are over on this rank. Call
@@ -218,7 +229,8 @@ impl<R: Remote> WorkerDriver<R> {
     }
 
     /// Starts nothing more, waits until loads and saves under way are over, ends the connections,
-    /// and returns the outcomes that were not collected. A second call does nothing.
+    /// and returns the outcomes that were not collected. Loads that take longer than a save may are
+    /// called back. A second call does nothing.
     pub fn shutdown(&self) -> TransferResults {
         let Some(runtime) = self.runtime.lock().take() else {
             return TransferResults::default();
@@ -228,16 +240,14 @@ impl<R: Remote> WorkerDriver<R> {
         machine.closed = true;
         machine.root.close();
         Shared::execute(shared, &mut machine);
-        let limit = shared
-            .clock
-            .now()
-            .after_millis(millis(shared.store_timeout));
-        let waited = Shared::wait_until(shared, &mut machine, |root| {
-            let over = shared.clock.now() >= limit;
-            root.is_idle() || (over && !root.is_any_loading())
-        });
-        if waited.is_err() {
-            // What a device may still write is never unmapped, and never anybody else's.
+        let limit = Some(shared.store_timeout);
+        let mut ended = Shared::wait_until(shared, &mut machine, limit, WorkerRoot::is_idle);
+        if ended == Ok(false) {
+            machine.recall(|_| true);
+            ended = Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading());
+        }
+        if ended.is_err() {
+            // What may still be written is never unmapped, and never anybody else's.
             std::mem::forget(Arc::clone(shared));
         }
         let results = machine.root.take_results();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tessera_client::{
     CircuitState, Cluster, ClusterConfig, Expectation, FetchOutcome, Lent, NodeSpec, ObjectHeader,
-    Region, Segments, WriteId,
+    Region, Segments, Until, WriteId,
 };
 use tessera_proto::message::{Features, Get, GetAnswer, Hello, HelloAnswer};
 use tessera_proto::{
@@ -278,10 +278,11 @@ impl Object {
     pub(crate) fn fetch(
         &self,
         cluster: &Cluster,
-        deadline: Instant,
+        until: impl Into<Until>,
     ) -> tokio::task::JoinHandle<(FetchOutcome, Lent)> {
+        let until = until.into();
         let (cluster, expectation, lent) = (cluster.clone(), self.expectation(), self.memory());
-        tokio::spawn(async move { cluster.fetch(expectation, None, lent, deadline).await })
+        tokio::spawn(async move { cluster.fetch(expectation, None, lent, until).await })
     }
 }
 

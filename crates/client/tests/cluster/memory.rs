@@ -4,7 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tessera_client::{Cluster, Expectation, FetchOutcome, Lent, Region, Segments};
+use tessera_client::{Cluster, Expectation, FetchOutcome, Lent, Recall, Region, Segments, Until};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -66,6 +66,58 @@ async fn a_deadline_inside_a_payload_ends_the_connection_before_the_memory_comes
 }
 
 #[tokio::test]
+async fn a_recall_before_the_answer_gives_the_memory_back_and_keeps_the_connection() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let (object, other) = (Object::new(1, 100_000), Object::new(2, 90_000));
+    let recall = Recall::default();
+    let fetch = object.fetch(&cluster, Until::new(far(), &recall));
+    let (late, _) = peer.get().await;
+    let beside = other.fetch(&cluster, far());
+    let (id, _) = peer.get().await;
+    recall.call();
+    let (outcome, lent) = must(fetch).await.unwrap();
+    assert_eq!(outcome, FetchOutcome::Recalled);
+    peer.found(late, &object).await;
+    peer.found(id, &other).await;
+    assert_eq!(must(beside).await.unwrap().0, FetchOutcome::Loaded);
+    assert!(
+        bytes_of(&lent).iter().all(|byte| *byte == 0),
+        "the late answer was written"
+    );
+    let after = object.fetch(&cluster, Until::new(far(), &recall));
+    assert_eq!(must(after).await.unwrap().0, FetchOutcome::Recalled);
+    assert_eq!(cluster.metrics().nodes[0].in_flight, 0);
+}
+
+#[tokio::test]
+async fn a_recall_inside_a_payload_ends_the_connection_before_the_memory_comes_back() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let object = Object::new(1, 200_000);
+    let recall = Recall::default();
+    let (region, fetch) = watched(&object, &cluster, Until::new(far(), &recall));
+    let (id, _) = peer.get().await;
+    let answer = object.answer(id);
+    peer.send(&answer[..100_000]).await;
+    until(|| first_byte(&region) == Some(object.bytes[0])).await;
+    recall.call();
+    let (outcome, mut lent) = must(fetch).await.unwrap();
+    assert_eq!(outcome, FetchOutcome::Recalled);
+    lent.copy_from(&vec![0; 200_000]).unwrap();
+    let _ = tokio::io::AsyncWriteExt::write_all(&mut peer.stream, &answer[100_000..]).await;
+    let mut again = fake.accept_again(&cluster).await;
+    let fetch = object.fetch(&cluster, far());
+    let (id, _) = again.get().await;
+    again.found(id, &object).await;
+    assert_eq!(must(fetch).await.unwrap().0, FetchOutcome::Loaded);
+    assert!(
+        bytes_of(&lent).iter().all(|byte| *byte == 0),
+        "written after it came back"
+    );
+}
+
+#[tokio::test]
 async fn an_answer_that_stops_at_any_byte_ends_at_the_deadline() {
     let object = Object::new(1, 100_000);
     let fake = Fake::start().await;
@@ -116,12 +168,17 @@ async fn a_lost_connection_completes_all_eight_in_flight_with_their_memory() {
 }
 
 /// A fetch into a region that can be watched without keeping it alive.
-fn watched(object: &Object, cluster: &Cluster) -> (Weak<Region>, JoinHandle<(FetchOutcome, Lent)>) {
+fn watched(
+    object: &Object,
+    cluster: &Cluster,
+    until: impl Into<Until>,
+) -> (Weak<Region>, JoinHandle<(FetchOutcome, Lent)>) {
+    let until = until.into();
     let region = Region::allocate(object.bytes.len()).unwrap();
     let weak = Arc::downgrade(&region);
     let lent = Lent::new(Segments::whole(&region));
     let (cluster, expectation): (Cluster, Expectation) = (cluster.clone(), object.expectation());
-    let fetch = tokio::spawn(async move { cluster.fetch(expectation, None, lent, far()).await });
+    let fetch = tokio::spawn(async move { cluster.fetch(expectation, None, lent, until).await });
     (weak, fetch)
 }
 
@@ -138,7 +195,7 @@ async fn a_dropped_fetch_frees_its_memory_only_after_the_last_write() {
     let fake = Fake::start().await;
     let (cluster, mut peer) = fake.connected().await;
     let object = Object::new(1, 1 << 20);
-    let (region, fetch) = watched(&object, &cluster);
+    let (region, fetch) = watched(&object, &cluster, far());
     let (id, _) = peer.get().await;
     let answer = object.answer(id);
     peer.send(&answer[..answer.len() / 2]).await;
@@ -165,7 +222,7 @@ async fn a_fetch_dropped_before_its_answer_frees_its_memory_at_once() {
     let fake = Fake::start().await;
     let (cluster, mut peer) = fake.connected().await;
     let object = Object::new(1, 1000);
-    let (region, fetch) = watched(&object, &cluster);
+    let (region, fetch) = watched(&object, &cluster, far());
     let (id, _) = peer.get().await;
     fetch.abort();
     assert!(must(fetch).await.unwrap_err().is_cancelled());

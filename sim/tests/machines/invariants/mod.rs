@@ -3,6 +3,7 @@
 pub(crate) mod forward;
 pub(crate) mod free_memory;
 pub(crate) mod leases;
+mod model_thread;
 pub(crate) mod objects;
 pub(crate) mod progress;
 pub(crate) mod promises;

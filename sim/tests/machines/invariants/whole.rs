@@ -1,11 +1,12 @@
 //! The invariants that are checked after every event.
 
-use crate::invariants::free_memory;
+use crate::invariants::{free_memory, model_thread};
 use crate::world::World;
 
 /// Checks the machines and the memory between them.
 pub(crate) fn check(world: &World) {
     world.root.check_invariants();
+    model_thread::check(world);
     let free = world.free.iter().copied().collect();
     for rank in &world.ranks {
         rank.root.check_invariants();

@@ -11,7 +11,7 @@ use tessera_transport::{Completion, Device as _, FenceSide, SimDevice};
 
 use super::engine::{Engine, Worker, config};
 use super::fake::{Fake, Fault, eventually};
-use crate::driver::{DeviceFault, DriverError};
+use crate::driver::{DriverError, MemoryFault};
 
 const TOKENS: u64 = 33;
 const SEEDS: std::ops::Range<u64> = 0..4;
@@ -300,14 +300,14 @@ fn l04_a_device_that_never_proves_stops_the_worker_and_publishes_nothing() {
                 true
             }
         });
-        let Some(DriverError::Device(fault)) = polled.into_inner() else {
+        let Some(DriverError::Memory(fault)) = polled.into_inner() else {
             panic!("another error");
         };
-        let fails = matches!(fault, DeviceFault::Failing { .. });
+        let fails = matches!(fault, MemoryFault::Failing { .. });
         assert_eq!(fails, std::ptr::fn_addr_eq(inject, failing), "{fault}");
         assert!(worker.driver.is_stopped());
         let stopped = |result: Result<(), DriverError>| {
-            assert!(matches!(result, Err(DriverError::Device(_))), "{result:?}");
+            assert!(matches!(result, Err(DriverError::Memory(_))), "{result:?}");
         };
         stopped(worker.driver.begin_step(&plan));
         stopped(worker.driver.preempt(&plan));

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::cluster::{AcquireOutcome, FetchOutcome, Lease, Presence, StoreOutcome};
 use crate::driver::Remote;
 use crate::routing::NodeIndex;
+use crate::until::{Over, Until};
 
 /// What goes wrong with fetches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(super) enum Fault {
     Silence,
     /// The code itself fails.
     Panic,
+    /// The memory never comes back.
+    Stuck,
 }
 
 #[derive(Debug, Default)]
@@ -176,17 +179,17 @@ impl Remote for Fake {
         expectation: Expectation,
         lease: Option<Lease>,
         mut lent: Lent,
-        deadline: Instant,
+        until: Until,
     ) -> (FetchOutcome, Lent) {
         assert!(lease.is_some(), "a load consumes the lease of its lookup");
-        self.fetches.fetch_add(1, Ordering::Relaxed);
         let fault = *self.fault.lock();
         let gate = self.gate.lock().clone();
-        if let Some(gate) = gate {
-            let permit = tokio::time::timeout_at(deadline, gate.acquire()).await;
-            if permit.is_err() {
-                return (FetchOutcome::Deadline, lent);
-            }
+        // After both: a test that has counted it may change them for the next.
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+        if let Some(gate) = gate
+            && let Err(over) = until.limit(gate.acquire()).await
+        {
+            return (ended(over), lent);
         }
         let outcome = match fault {
             Fault::Missing => FetchOutcome::Missing,
@@ -195,10 +198,8 @@ impl Remote for Fake {
             Fault::Busy => FetchOutcome::Busy,
             Fault::Unreachable => FetchOutcome::Unreachable,
             Fault::Panic => panic!("injected: the fetch itself fails"),
-            Fault::Silence => {
-                tokio::time::sleep_until(deadline).await;
-                FetchOutcome::Deadline
-            }
+            Fault::Silence => ended(until.passed().await),
+            Fault::Stuck => std::future::pending().await,
             fault => self.deliver(&expectation, &mut lent, fault),
         };
         (outcome, lent)
@@ -247,6 +248,13 @@ impl Remote for Fake {
 
     async fn shutdown(&self) {
         self.shutdowns.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn ended(over: Over) -> FetchOutcome {
+    match over {
+        Over::Deadline => FetchOutcome::Deadline,
+        Over::Recalled => FetchOutcome::Recalled,
     }
 }
 

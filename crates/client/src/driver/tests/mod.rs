@@ -3,6 +3,7 @@
 
 mod config;
 mod devices;
+mod endings;
 mod engine;
 mod failures;
 mod fake;

@@ -198,6 +198,23 @@ fn l05_a_cancel_fails_a_load_only_if_something_was_left_to_fetch() {
 }
 
 #[test]
+fn l05_a_cancel_between_the_last_part_and_its_fence_changes_nothing() {
+    let mut scene = Scene::new(&hybrid());
+    let load = scene.load(1, true);
+    scene.fence();
+    while !scene.fetches.is_empty() {
+        scene.fetched(Ok(()));
+    }
+    let mut plan = scene.plan();
+    plan.cancels = vec![load];
+    scene.begin(&plan);
+    scene.assert_silent();
+    assert_eq!(scene.fences, [(load, Phase::After)], "asked once");
+    scene.fence();
+    assert_eq!(scene.collect(), (vec![report(1)], vec![], vec![]));
+}
+
+#[test]
 fn l06_loads_take_turns_and_end_in_any_order() {
     let limits = WorkerLimits {
         in_flight: 2,

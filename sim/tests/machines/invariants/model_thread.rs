@@ -1,0 +1,13 @@
+//! A load on the model thread is over when its step is.
+
+use tessera_lifecycle::LoadMode;
+
+use crate::world::World;
+
+pub(super) fn check(world: &World) {
+    let loading = world.ranks.iter().any(|rank| rank.root.is_any_loading());
+    assert!(
+        world.mode == LoadMode::Async || !loading,
+        "a load on the model thread goes on after its step"
+    );
+}
