@@ -1,20 +1,21 @@
 //! Lookups: ids grouped by node, one ACQUIRE a node, answers put back in the order of the ids.
 //!
-//! Called by the cluster handle. Invariant: each id has exactly one answer; what cannot be answered
-//! is `Unreachable`, never `Held`.
+//! Called by the cluster handle. Invariants: each id has exactly one answer; what cannot be
+//! answered is `Unreachable`, never `Held`; a lease that the caller does not get to see is given
+//! back.
 
 use std::sync::Arc;
 
 use tessera_proto::limits::{BATCH_ITEMS_MAX, LEASE_MS_MAX};
 use tessera_proto::message::{self, Acquire, AcquireAnswer};
-use tessera_proto::{Kind, ObjectId};
+use tessera_proto::{Kind, LeaseId, ObjectId};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::node::Node;
 use super::outcome::{AcquireOutcome, Lease, NodeError, Presence};
 use super::requests::body;
-use crate::connection::{Cargo, Failure};
+use crate::connection::{Cargo, Connection, Failure};
 use crate::routing::{NodeIndex, Ring};
 
 /// The ids of one request, with their places in the caller's list.
@@ -49,14 +50,17 @@ pub(super) async fn run(
         };
         tasks.spawn(async move { ask(&node, share, acquire, deadline).await });
     }
+    let mut answers = Vec::new();
     if let Some(share) = last {
         let node = &nodes[share.node];
-        outcome.put(ask(node, share, acquire, deadline).await);
+        answers.push(ask(node, share, acquire, deadline).await);
     }
     while let Some(joined) = tasks.join_next().await {
-        if let Ok(answered) = joined {
-            outcome.put(answered);
-        }
+        answers.extend(joined);
+    }
+    // From here on nothing waits, so that the caller gets all of it.
+    for answered in answers {
+        outcome.put(answered);
     }
     if outcome.lease_ms == u32::MAX {
         outcome.lease_ms = 0;
@@ -97,12 +101,34 @@ fn shares(nodes: usize, ring: &Ring, ids: &[ObjectId]) -> Vec<Share> {
 /// What a node said of one share.
 struct Answered {
     places: Vec<usize>,
-    answer: Result<(Vec<Presence>, u32), NodeError>,
+    granted: Option<Granted>,
+}
+
+/// Presences under a lease, which goes back to the node unless it is claimed: the lookup may be
+/// dropped while another node is still being waited for.
+struct Granted {
+    connection: Arc<Connection>,
+    lease: Option<LeaseId>,
+    items: Vec<Presence>,
+    lease_ms: u32,
+}
+
+impl Granted {
+    fn claim(mut self) -> (Vec<Presence>, u32) {
+        self.lease = None;
+        (std::mem::take(&mut self.items), self.lease_ms)
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        self.connection.release_unused(self.lease);
+    }
 }
 
 impl AcquireOutcome {
-    fn put(&mut self, Answered { places, answer }: Answered) {
-        let Ok((items, lease_ms)) = answer else {
+    fn put(&mut self, Answered { places, granted }: Answered) {
+        let Some((items, lease_ms)) = granted.map(Granted::claim) else {
             return;
         };
         if items
@@ -122,11 +148,12 @@ async fn ask(node: &Node, share: Share, acquire: Acquire, deadline: Instant) -> 
         ids: share.ids,
         ..acquire
     };
-    let answer = request(node, NodeIndex(share.node), &acquire, deadline).await;
-    count(node, acquire.ids.len(), answer.as_ref().ok());
+    let granted = request(node, NodeIndex(share.node), &acquire, deadline).await;
+    let granted = granted.ok();
+    count(node, acquire.ids.len(), granted.as_ref());
     Answered {
         places: share.places,
-        answer,
+        granted,
     }
 }
 
@@ -136,7 +163,7 @@ async fn request(
     index: NodeIndex,
     acquire: &Acquire,
     deadline: Instant,
-) -> Result<(Vec<Presence>, u32), NodeError> {
+) -> Result<Granted, NodeError> {
     let until = &deadline.into();
     let connection = node
         .connection(until)
@@ -170,11 +197,16 @@ async fn request(
         .collect();
     // A node that answers fewer items than it was asked for promises nothing about the rest.
     items.resize(acquire.ids.len(), Presence::Unreachable);
-    Ok((items, answer.lease_ms.min(LEASE_MS_MAX)))
+    Ok(Granted {
+        connection,
+        lease: answer.lease,
+        items,
+        lease_ms: answer.lease_ms.min(LEASE_MS_MAX),
+    })
 }
 
-fn count(node: &Node, asked: usize, answer: Option<&(Vec<Presence>, u32)>) {
-    let Some((items, _)) = answer else {
+fn count(node: &Node, asked: usize, granted: Option<&Granted>) {
+    let Some(Granted { items, .. }) = granted else {
         node.counters.acquire_unknown.add(asked as u64);
         return;
     };

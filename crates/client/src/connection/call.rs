@@ -177,9 +177,9 @@ impl Connection {
         self.queue.push(header, body);
     }
 
-    /// Gives back a lease that came after its caller had left.
-    pub(super) fn release_unused(&self, answer: &AcquireAnswer) {
-        if let Some(lease) = answer.lease {
+    /// Gives back a lease that came after its caller had left, if there is one.
+    pub(crate) fn release_unused(&self, lease: Option<LeaseId>) {
+        if let Some(lease) = lease {
             self.owed.lock().push(lease);
             self.release_owed();
         }
@@ -220,7 +220,7 @@ impl Connection {
         if let Some(Answer::Body(body)) = answer
             && let Ok(answer) = AcquireAnswer::decode(&body)
         {
-            self.release_unused(&answer);
+            self.release_unused(answer.lease);
         }
     }
 

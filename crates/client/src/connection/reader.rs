@@ -130,7 +130,7 @@ impl Reader {
     ) -> Result<(), ReadError> {
         if kind == Kind::Acquire && header.kind == Kind::AcquireAnswer {
             let answer = AcquireAnswer::decode(self.link.body(until).await?)?;
-            self.connection.release_unused(&answer);
+            self.connection.release_unused(answer.lease);
             return Ok(self.link.payload_discard(until).await?);
         }
         self.skip(until).await

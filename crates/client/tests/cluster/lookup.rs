@@ -6,7 +6,7 @@ use tessera_proto::message::{
 };
 use tessera_proto::{Kind, LeaseId};
 
-use crate::fake::{Fake, Peer, cluster, far, must, soon};
+use crate::fake::{Fake, Peer, cluster, far, must, soon, until};
 
 fn ids(count: u8) -> Vec<ObjectId> {
     (0..count)
@@ -105,6 +105,29 @@ async fn a_lease_that_comes_too_late_is_given_back() {
         answer.encode(body);
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_lookup_that_is_dropped_between_two_answers_gives_the_first_lease_back() {
+    for first_to_answer in [0, 1] {
+        let fakes = [Fake::start().await, Fake::start().await];
+        let cluster = cluster(&[fakes[0].address(), fakes[1].address()]);
+        let mut peers = [fakes[0].accept().await, fakes[1].accept().await];
+        let lookup = tokio::spawn({
+            let cluster = cluster.clone();
+            async move { cluster.acquire(ids(60), 5000, far()).await }
+        });
+        let peer = &mut peers[first_to_answer];
+        hold(peer, 11).await;
+        must(until(|| {
+            cluster.metrics().nodes[first_to_answer].acquire_held > 0
+        }))
+        .await;
+        lookup.abort();
+        let request = must(peer.request()).await;
+        assert_eq!(request.header.kind, Kind::Release);
+        assert_eq!(Release::decode(&request.body).unwrap().lease.get(), 11);
+    }
 }
 
 #[tokio::test]
