@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use super::completion::Completion;
 use super::ranges::DeviceRanges;
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
 
 /// Which side of an access a fence stands on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,8 +9,9 @@ use std::sync::{Arc, LazyLock};
 use super::completion::Completion;
 use super::contract::{Device, DeviceError, FenceSide};
 use super::ranges::{DeviceRanges, Piece};
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments, Span};
+use crate::segments::{Segments, Span};
 
 /// The host as a device.
 #[derive(Debug, Clone, Copy, Default)]

@@ -16,8 +16,9 @@ use super::completion::{Completion, Promise};
 use super::contract::{Device, DeviceError, FenceSide};
 use super::host::copies;
 use super::ranges::DeviceRanges;
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
 
 /// Bytes that become visible at once.
 const PIECE_BYTES: usize = 64;

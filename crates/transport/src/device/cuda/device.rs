@@ -13,8 +13,9 @@ use super::queue::{Order, Queue};
 use crate::device::completion::Completion;
 use crate::device::contract::{Device, DeviceError, FenceSide};
 use crate::device::ranges::DeviceRanges;
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
 
 /// One NVIDIA GPU.
 #[derive(Debug)]

@@ -15,8 +15,9 @@ use crate::device::completion::Promise;
 use crate::device::contract::{DeviceError, FenceSide};
 use crate::device::host::copies;
 use crate::device::ranges::{DeviceRanges, Piece};
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
 
 /// How long the thread waits for orders before it looks at events again.
 const LOOK: Duration = Duration::from_micros(20);
