@@ -21,6 +21,7 @@ mod gather;
 mod lent;
 mod link;
 mod listener;
+mod loans;
 mod receiver;
 mod region;
 mod segments;
@@ -30,7 +31,7 @@ mod socket;
 pub use address::{Address, AddressError};
 pub use device::{
     Completion, CudaDevice, CudaDriver, Device, DeviceError, DeviceLost, DeviceRanges, FenceSide,
-    HostDevice, Promise, SimDevice,
+    HostDevice, LentRanges, Promise, SimDevice, Written,
 };
 pub use error::LinkError;
 pub use gather::{Frame, Payload};

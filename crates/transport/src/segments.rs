@@ -26,6 +26,25 @@ pub enum SegmentError {
     /// Memory of a device, which host code cannot reach.
     #[error("the memory lives on a device: only the device can copy from and to it")]
     OnDevice,
+    /// The caller's list names memory twice.
+    #[error("{length} bytes at {address:#x} are in one list twice: check the block table")]
+    Overlap {
+        /// The first such byte.
+        address: usize,
+        /// How many.
+        length: usize,
+    },
+    /// Somebody else may write the memory.
+    #[error(
+        "{length} bytes at {address:#x} are lent to an operation that is not over: they come back \
+         with its completion"
+    )]
+    Lent {
+        /// The first such byte.
+        address: usize,
+        /// How many.
+        length: usize,
+    },
     /// A copy between lists and buffers of different lengths.
     #[error("{have} bytes cannot be copied into {want} bytes: lengths must be equal")]
     Length {
@@ -217,7 +236,7 @@ mod tests {
     #[test]
     fn the_checksum_does_not_depend_on_how_the_bytes_are_cut() {
         let region = Region::allocate(64).unwrap();
-        let mut lent = Lent::new(scattered(&region));
+        let mut lent = Lent::new(scattered(&region)).unwrap();
         let pattern: Vec<u8> = (1..=20).collect();
         lent.copy_from(&pattern).unwrap();
         let mut whole = Checksum::new();
@@ -241,7 +260,7 @@ mod tests {
     fn a_list_keeps_its_region_mapped() {
         let region = Region::allocate(16).unwrap();
         let weak = Arc::downgrade(&region);
-        let lent = Lent::new(Segments::whole(&region));
+        let lent = Lent::new(Segments::whole(&region)).unwrap();
         drop(region);
         assert!(weak.upgrade().is_some());
         drop(lent);
