@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tessera_lifecycle::Shape;
 use tessera_lifecycle::plan::Destination;
 use tessera_proto::limits::OBJECT_BYTES_MAX;
-use tessera_transport::{Device, Lent, Region, Segments};
+use tessera_transport::{Device, Lent, Region, SegmentError, Segments};
 use thiserror::Error;
 
 use crate::geometry::BlockGeometry;
@@ -280,7 +280,7 @@ impl Layout {
     /// hold [`discarded_bytes`](Self::discarded_bytes) and belong to this load alone.
     ///
     /// # Errors
-    /// [`NoSuchBlock`].
+    /// [`Unlendable`].
     ///
     /// # Panics
     /// If `discard` is shorter than that.
@@ -289,7 +289,7 @@ impl Layout {
         group: usize,
         destinations: &[Destination],
         discard: Option<&Discard>,
-    ) -> Result<Lent, NoSuchBlock> {
+    ) -> Result<Lent, Unlendable> {
         let layers = &self.groups[group].layers;
         let runs: usize = layers.iter().map(|layer| layer.runs.len()).sum();
         let mut segments = Segments::with_capacity(runs * destinations.len());
@@ -308,8 +308,19 @@ impl Layout {
                 }
             }
         }
-        Ok(Lent::new(segments))
+        Ok(Lent::new(segments)?)
     }
+}
+
+/// Why blocks cannot be lent.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unlendable {
+    /// A block that no memory has.
+    #[error(transparent)]
+    Block(#[from] NoSuchBlock),
+    /// Blocks that are named twice, or that another operation may still write.
+    #[error(transparent)]
+    Lent(#[from] SegmentError),
 }
 
 /// Memory for bytes that have no block.

@@ -8,7 +8,8 @@ use std::io::IoSliceMut;
 use tessera_proto::Checksum;
 
 use crate::gather::VECTOR_SLICES;
-use crate::segments::{Lent, Span};
+use crate::lent::Lent;
+use crate::segments::Span;
 
 /// Ranges of one vectored read, with room for the read-ahead at the end.
 pub(crate) struct SliceList<'a> {

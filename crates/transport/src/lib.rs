@@ -18,8 +18,10 @@ mod destination;
 mod device;
 mod error;
 mod gather;
+mod lent;
 mod link;
 mod listener;
+mod loans;
 mod receiver;
 mod region;
 mod segments;
@@ -29,13 +31,14 @@ mod socket;
 pub use address::{Address, AddressError};
 pub use device::{
     Completion, CudaDevice, CudaDriver, Device, DeviceError, DeviceLost, DeviceRanges, FenceSide,
-    HostDevice, Promise, SimDevice,
+    HostDevice, LentRanges, Promise, SimDevice, Written,
 };
 pub use error::LinkError;
 pub use gather::{Frame, Payload};
+pub use lent::Lent;
 pub use link::{Closer, Link};
 pub use listener::{Listener, Reserved};
 pub use receiver::{Progress, Receiver};
 pub use region::Region;
-pub use segments::{Lent, SegmentError, Segments};
+pub use segments::{SegmentError, Segments};
 pub use sender::Sender;

@@ -15,8 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::destination::{Buffer, Destination, Discard, Scatter, SliceList};
 use crate::error::LinkError;
+use crate::lent::Lent;
 use crate::link::Closer;
-use crate::segments::Lent;
 use crate::socket::Socket;
 
 /// Bytes read along with a header, and along with the end of a payload for the header after it.

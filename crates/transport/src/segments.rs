@@ -1,10 +1,9 @@
-//! Lists of memory ranges: [`Segments`] is the source of a send, [`Lent`] the destination of a
-//! receive. The client builds them from block tables and staging memory.
+//! Lists of memory ranges: the source of a send, and what is lent to a receive. The client builds
+//! them from block tables and staging memory.
 //!
 //! Invariant: every range was checked against its region when it was added, and the regions live as
-//! long as the list. A `Lent` cannot be cloned: whoever holds it is the only one who may write.
+//! long as the list.
 
-use std::ptr;
 use std::sync::Arc;
 
 use tessera_proto::Checksum;
@@ -27,6 +26,25 @@ pub enum SegmentError {
     /// Memory of a device, which host code cannot reach.
     #[error("the memory lives on a device: only the device can copy from and to it")]
     OnDevice,
+    /// The caller's list names memory twice.
+    #[error("{length} bytes at {address:#x} are in one list twice: check the block table")]
+    Overlap {
+        /// The first such byte.
+        address: usize,
+        /// How many.
+        length: usize,
+    },
+    /// Somebody else may write the memory.
+    #[error(
+        "{length} bytes at {address:#x} are lent to an operation that is not over: they come back \
+         with its completion"
+    )]
+    Lent {
+        /// The first such byte.
+        address: usize,
+        /// How many.
+        length: usize,
+    },
     /// A copy between lists and buffers of different lengths.
     #[error("{have} bytes cannot be copied into {want} bytes: lengths must be equal")]
     Length {
@@ -46,7 +64,7 @@ pub(crate) struct Span {
 
 impl Span {
     /// What is left behind the first `length` bytes, of which there are so many.
-    const fn after(self, length: usize) -> Self {
+    pub(crate) const fn after(self, length: usize) -> Self {
         Self {
             base: self.base.wrapping_add(length),
             length: self.length - length,
@@ -177,7 +195,7 @@ impl Segments {
         Ok(())
     }
 
-    fn check_length(&self, other: usize) -> Result<(), SegmentError> {
+    pub(crate) fn check_length(&self, other: usize) -> Result<(), SegmentError> {
         if self.length_bytes == other as u64 {
             return Ok(());
         }
@@ -202,95 +220,10 @@ pub(crate) unsafe fn span_bytes<'a>(span: &Span) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(span.base, span.length) }
 }
 
-/// Memory lent to one receive. It is moved into the operation and comes back with its completion;
-/// only then may anybody else touch the bytes.
-#[derive(Debug)]
-pub struct Lent {
-    segments: Segments,
-}
-
-impl Lent {
-    /// Lends the ranges of `segments`, which must not overlap one another.
-    pub fn new(segments: Segments) -> Self {
-        Self { segments }
-    }
-
-    /// Bytes in all ranges together.
-    pub fn length_bytes(&self) -> u64 {
-        self.segments.length_bytes
-    }
-
-    /// The checksum over the bytes in order.
-    pub fn checksum(&self) -> u64 {
-        self.segments.checksum()
-    }
-
-    /// Copies all bytes out into `to`.
-    ///
-    /// # Errors
-    /// [`SegmentError::Length`] when `to` has another length; nothing was copied.
-    pub fn copy_to(&self, to: &mut [u8]) -> Result<(), SegmentError> {
-        self.segments.copy_to(to)
-    }
-
-    /// Fills all ranges from `from`.
-    ///
-    /// # Errors
-    /// [`SegmentError::Length`] when `from` has another length; nothing was copied.
-    pub fn copy_from(&mut self, from: &[u8]) -> Result<(), SegmentError> {
-        self.segments.check_length(from.len())?;
-        let mut rest = from;
-        for span in &self.segments.spans {
-            let (part, tail) = rest.split_at(span.length);
-            // SAFETY: the span is mapped, `part` has its length, and `&mut self` is the right to
-            // write.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), span.base, span.length) };
-            rest = tail;
-        }
-        Ok(())
-    }
-
-    /// Fills all ranges from `from`, however the two lists are cut.
-    ///
-    /// # Errors
-    /// [`SegmentError::Length`] when `from` has another length; nothing was copied.
-    pub fn copy_from_segments(&mut self, from: &Segments) -> Result<(), SegmentError> {
-        from.check_length(usize::try_from(self.length_bytes()).unwrap_or(usize::MAX))?;
-        let mut sources = from.spans.iter().copied();
-        let mut source = Span {
-            base: ptr::null_mut(),
-            length: 0,
-        };
-        for span in &self.segments.spans {
-            let mut at = *span;
-            while at.length > 0 {
-                if source.length == 0 {
-                    source = sources.next().expect("both lists have one length");
-                }
-                let length = at.length.min(source.length);
-                // SAFETY: both ranges are inside spans that their lists keep mapped, and
-                // `&mut self` is the right to write; the two may overlap, which `copy` allows.
-                unsafe { ptr::copy(source.base, at.base, length) };
-                at = at.after(length);
-                source = source.after(length);
-            }
-        }
-        Ok(())
-    }
-
-    /// The ranges, to be read from now on.
-    pub fn into_segments(self) -> Segments {
-        self.segments
-    }
-
-    pub(crate) fn spans(&self) -> &[Span] {
-        &self.segments.spans
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lent::Lent;
 
     fn scattered(region: &Arc<Region>) -> Segments {
         let mut segments = Segments::with_capacity(3);
@@ -301,43 +234,9 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_back_in_the_order_of_the_list() {
-        let region = Region::allocate(64).unwrap();
-        let mut lent = Lent::new(scattered(&region));
-        let pattern: Vec<u8> = (1..=20).collect();
-        lent.copy_from(&pattern).unwrap();
-        let mut whole = [0u8; 64];
-        Segments::whole(&region).copy_to(&mut whole).unwrap();
-        assert_eq!(&whole[40..50], &pattern[..10]);
-        assert_eq!(&whole[0..7], &pattern[10..17]);
-        assert_eq!(&whole[20..23], &pattern[17..]);
-        let mut back = [0u8; 20];
-        lent.copy_to(&mut back).unwrap();
-        assert_eq!(back[..], pattern);
-    }
-
-    #[test]
-    fn lists_that_are_cut_differently_copy_in_order() {
-        let (from, to) = (Region::allocate(64).unwrap(), Region::allocate(64).unwrap());
-        let pattern: Vec<u8> = (1..=20).collect();
-        let mut filled = Lent::new(scattered(&from));
-        filled.copy_from(&pattern).unwrap();
-        let mut other = Segments::with_capacity(3);
-        for (offset, length) in [(3, 4), (30, 15), (60, 1)] {
-            other.push(&to, offset, length).unwrap();
-        }
-        let mut copy = Lent::new(other);
-        copy.copy_from_segments(&filled.into_segments()).unwrap();
-        let mut back = [0u8; 20];
-        copy.copy_to(&mut back).unwrap();
-        assert_eq!(back[..], pattern);
-        assert!(copy.copy_from_segments(&Segments::whole(&from)).is_err());
-    }
-
-    #[test]
     fn the_checksum_does_not_depend_on_how_the_bytes_are_cut() {
         let region = Region::allocate(64).unwrap();
-        let mut lent = Lent::new(scattered(&region));
+        let mut lent = Lent::new(scattered(&region)).unwrap();
         let pattern: Vec<u8> = (1..=20).collect();
         lent.copy_from(&pattern).unwrap();
         let mut whole = Checksum::new();
@@ -361,21 +260,10 @@ mod tests {
     fn a_list_keeps_its_region_mapped() {
         let region = Region::allocate(16).unwrap();
         let weak = Arc::downgrade(&region);
-        let lent = Lent::new(Segments::whole(&region));
+        let lent = Lent::new(Segments::whole(&region)).unwrap();
         drop(region);
         assert!(weak.upgrade().is_some());
         drop(lent);
         assert!(weak.upgrade().is_none());
-    }
-
-    #[test]
-    fn a_copy_of_another_length_touches_nothing() {
-        let region = Region::allocate(16).unwrap();
-        let mut lent = Lent::new(Segments::whole(&region));
-        assert!(lent.copy_from(&[1; 15]).is_err());
-        let mut back = [9u8; 16];
-        lent.copy_to(&mut back).unwrap();
-        assert_eq!(back, [0; 16]);
-        assert!(lent.copy_to(&mut [0; 17]).is_err());
     }
 }

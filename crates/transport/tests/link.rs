@@ -54,7 +54,7 @@ fn scattered(length: usize) -> Segments {
 }
 
 fn filled(bytes: &[u8]) -> Segments {
-    let mut lent = Lent::new(scattered(bytes.len()));
+    let mut lent = Lent::new(scattered(bytes.len())).unwrap();
     lent.copy_from(bytes).unwrap();
     lent.into_segments()
 }
@@ -147,7 +147,7 @@ async fn every_shape(mut sender: Sender, mut receiver: Receiver) {
         let second = receiver.header(far()).await.unwrap();
         assert_eq!(second, header(Kind::Put, 2, &small, big.len() as u64));
         assert_eq!(receiver.body(far()).await.unwrap(), small);
-        let mut lent = Lent::new(scattered(big.len()));
+        let mut lent = Lent::new(scattered(big.len())).unwrap();
         let sum = receiver.payload_scatter(&mut lent, far()).await.unwrap();
         assert_eq!(sum, checksum(&big));
         assert_eq!(bytes_of(&lent), big);
@@ -199,7 +199,7 @@ async fn a_peer_that_sends_one_byte_at_a_time_is_understood() {
     });
     assert_eq!(receiver.header(far()).await.unwrap().request, 9);
     assert_eq!(receiver.body(far()).await.unwrap(), b"body");
-    let mut lent = Lent::new(scattered(300));
+    let mut lent = Lent::new(scattered(300)).unwrap();
     receiver.payload_scatter(&mut lent, far()).await.unwrap();
     assert_eq!(bytes_of(&lent), payload);
     drop(trickle.await.unwrap());
@@ -219,7 +219,7 @@ async fn a_trickling_peer_does_not_extend_the_deadline() {
     });
     receiver.header(far()).await.unwrap();
     receiver.body(far()).await.unwrap();
-    let mut lent = Lent::new(scattered(1 << 20));
+    let mut lent = Lent::new(scattered(1 << 20)).unwrap();
     let receiving = receiver.payload_scatter(&mut lent, soon());
     let ended = timeout(Duration::from_secs(10), receiving)
         .await
@@ -241,7 +241,7 @@ async fn a_receive_past_its_deadline_stops_though_all_bytes_are_there() {
         .unwrap();
     receiver.header(far()).await.unwrap();
     receiver.body(far()).await.unwrap();
-    let mut lent = Lent::new(scattered(1 << 20));
+    let mut lent = Lent::new(scattered(1 << 20)).unwrap();
     let ended = receiver.payload_scatter(&mut lent, Instant::now()).await;
     assert!(matches!(ended, Err(LinkError::Deadline)), "{ended:?}");
 }
@@ -304,7 +304,7 @@ async fn a_payload_of_another_length_writes_nothing_and_the_link_goes_on() {
     receiver.header(far()).await.unwrap();
     receiver.body(far()).await.unwrap();
     for room in [0, 69_999, 70_001] {
-        let mut lent = Lent::new(scattered(room));
+        let mut lent = Lent::new(scattered(room)).unwrap();
         let refused = receiver.payload_scatter(&mut lent, far()).await;
         let expected = room as u64;
         let Err(LinkError::PayloadLength { declared, room }) = refused else {
@@ -395,7 +395,7 @@ async fn a_receive_dropped_inside_a_payload_breaks_the_receiver() {
     peer.write_all(&bytes[..50_000]).await.unwrap();
     receiver.header(far()).await.unwrap();
     receiver.body(far()).await.unwrap();
-    let mut lent = Lent::new(scattered(100_000));
+    let mut lent = Lent::new(scattered(100_000)).unwrap();
     tokio::select! {
         biased;
         done = receiver.payload_scatter(&mut lent, far()) => panic!("only half was sent: {done:?}"),
@@ -483,7 +483,7 @@ async fn nobody_there_is_an_error_and_not_a_wait() {
 #[tokio::test]
 async fn memory_of_a_dropped_link_is_free() {
     let region = Region::allocate(1 << 20).unwrap();
-    let lent = Lent::new(Segments::whole(&region));
+    let lent = Lent::new(Segments::whole(&region)).unwrap();
     let weak = Arc::downgrade(&region);
     drop(region);
     let (mut peer, (sender, mut receiver)) = raw().await;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tessera_transport::{
-    Completion, Device as _, DeviceError, DeviceLost, DeviceRanges, FenceSide, Lent, Region,
-    Segments, SimDevice,
+    Completion, Device as _, DeviceError, DeviceLost, DeviceRanges, FenceSide, Lent, LentRanges,
+    Region, SegmentError, Segments, SimDevice,
 };
 
 const LENGTH: usize = 4096;
@@ -24,9 +24,13 @@ fn whole(region: &Arc<Region>) -> DeviceRanges {
     ranges
 }
 
+fn lent(region: &Arc<Region>) -> LentRanges {
+    whole(region).lend().unwrap()
+}
+
 fn staged(byte: u8) -> Segments {
     let region = Region::allocate(LENGTH).unwrap();
-    let mut lent = Lent::new(Segments::whole(&region));
+    let mut lent = Lent::new(Segments::whole(&region)).unwrap();
     lent.copy_from(&[byte; LENGTH]).unwrap();
     lent.into_segments()
 }
@@ -34,7 +38,7 @@ fn staged(byte: u8) -> Segments {
 fn written(seed: u64) -> (Arc<SimDevice>, Arc<Region>) {
     let device = SimDevice::start(seed).unwrap();
     let memory = device.allocate(LENGTH).unwrap();
-    let (done, _) = wait(device.write(staged(7), whole(&memory))).unwrap();
+    let (done, ..) = wait(device.write(staged(7), lent(&memory))).unwrap();
     assert_eq!(done, Ok(()));
     (device, memory)
 }
@@ -95,7 +99,7 @@ fn a_failed_fence_shows_nothing_and_the_next_one_all() {
     wait(device.fence(FenceSide::After)).unwrap().unwrap();
     assert_eq!(device.view(&memory), [7; LENGTH]);
     device.fail_copies(1);
-    let (failed, _) = wait(device.write(staged(8), whole(&memory))).unwrap();
+    let (failed, ..) = wait(device.write(staged(8), lent(&memory))).unwrap();
     assert!(failed.is_err());
 }
 
@@ -104,7 +108,7 @@ fn a_dead_device_never_answers_and_keeps_what_it_was_given() {
     let (device, memory) = written(6);
     device.kill();
     let source = staged(1);
-    let mut write = device.write(source, whole(&memory));
+    let mut write = device.write(source, lent(&memory));
     let mut fence = device.fence(FenceSide::After);
     let copy = Arc::downgrade(&memory);
     drop(memory);
@@ -119,4 +123,39 @@ fn host_code_cannot_list_device_memory() {
     let mut segments = Segments::with_capacity(1);
     assert!(segments.push(&memory, 0, 1).is_err());
     assert_eq!(segments.length_bytes(), 0);
+}
+
+#[test]
+fn memory_of_a_dropped_operation_is_lent_until_the_operation_is_over() {
+    let device = SimDevice::start(9).unwrap();
+    let memory = device.allocate(LENGTH).unwrap();
+    let staging = Region::allocate(LENGTH).unwrap();
+    let staged = || Lent::new(Segments::whole(&staging));
+    device.hold();
+    drop(device.read(whole(&memory), staged().unwrap()));
+    let source = Lent::new(Segments::whole(&Region::allocate(LENGTH).unwrap())).unwrap();
+    drop(device.write(source.into_segments(), lent(&memory)));
+    let fence = device.fence(FenceSide::After);
+    let refused = staged().unwrap_err();
+    assert!(matches!(refused, SegmentError::Lent { .. }), "{refused}");
+    let refused = whole(&memory).lend().unwrap_err();
+    assert!(matches!(refused, SegmentError::Lent { .. }), "{refused}");
+    device.release();
+    wait(fence).unwrap().unwrap();
+    assert!(staged().is_ok() && whole(&memory).lend().is_ok());
+}
+
+#[test]
+fn memory_of_an_operation_without_an_end_is_lent_for_ever() {
+    let device = SimDevice::start(10).unwrap();
+    let memory = device.allocate(LENGTH).unwrap();
+    let staging = Region::allocate(LENGTH).unwrap();
+    device.kill();
+    let lent = Lent::new(Segments::whole(&staging)).unwrap();
+    let mut pending = device.read(whole(&memory), lent);
+    assert!(pending.now().is_none());
+    drop(pending);
+    drop(device);
+    let refused = Lent::new(Segments::whole(&staging)).unwrap_err();
+    assert!(matches!(refused, SegmentError::Lent { .. }), "{refused}");
 }

@@ -101,7 +101,8 @@ async fn ten_thousand_cancelled_loads_leave_no_lease_no_pin_no_memory_and_no_des
         let (region, segments) = tile.memory();
         let memory = Arc::downgrade(&region);
         drop(region);
-        let load = client.fetch(tile.expectation(), Some(lease), Lent::new(segments), soon());
+        let lent = Lent::new(segments).expect("lent to nobody");
+        let load = client.fetch(tile.expectation(), Some(lease), lent, soon());
         let cancelled = within(turns(number), load).await.is_none();
         client.release(vec![(lease, Vec::new())], soon()).await;
         (memory, cancelled)

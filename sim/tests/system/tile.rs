@@ -92,7 +92,7 @@ impl Tile {
     /// Memory for this object in two pieces with a gap.
     pub(crate) fn memory(&self) -> (Arc<Region>, Segments) {
         let region = Region::allocate(self.bytes.len() + GAP).expect("memory");
-        let mut whole = Lent::new(Segments::whole(&region));
+        let mut whole = Lent::new(Segments::whole(&region)).expect("lent to nobody");
         let poison = vec![GAP_BYTE; region.length_bytes()];
         whole.copy_from(&poison).expect("the same length");
         let first = self.bytes.len() / 3;
@@ -106,7 +106,7 @@ impl Tile {
 
     pub(crate) async fn save(&self, client: &Cluster, deadline: Instant) -> StoreOutcome {
         let (_region, segments) = self.memory();
-        let mut lent = Lent::new(segments);
+        let mut lent = Lent::new(segments).expect("lent to nobody");
         lent.copy_from(&self.bytes).expect("the same length");
         let (outcome, _) = client
             .store(self.header, lent.into_segments(), deadline)
@@ -122,7 +122,7 @@ impl Tile {
         deadline: Instant,
     ) -> FetchOutcome {
         let (region, segments) = self.memory();
-        let lent = Lent::new(segments);
+        let lent = Lent::new(segments).expect("lent to nobody");
         let (outcome, lent) = client
             .fetch(self.expectation(), lease, lent, deadline)
             .await;

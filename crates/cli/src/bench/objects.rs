@@ -43,7 +43,7 @@ impl Memory {
             let mut block = vec![0; 1 << 20];
             for (number, offset) in (0..ARENA_BYTES).step_by(block.len()).enumerate() {
                 fill(&mut block, number);
-                segments(region, offset, block.len())?.copy_from(&block)?;
+                Lent::new(segments(region, offset, block.len())?)?.copy_from(&block)?;
             }
         }
         Ok(memory)
@@ -58,10 +58,10 @@ fn fill(block: &mut [u8], number: usize) {
     }
 }
 
-fn segments(region: &Arc<Region>, offset: usize, length: usize) -> Result<Lent> {
+fn segments(region: &Arc<Region>, offset: usize, length: usize) -> Result<Segments> {
     let mut segments = Segments::with_capacity(1);
     segments.push(region, offset, length)?;
-    Ok(Lent::new(segments))
+    Ok(segments)
 }
 
 impl Objects {
@@ -119,15 +119,19 @@ impl Objects {
 
     /// Where the bytes of object `number` lie.
     pub(crate) fn source(&self, number: u64) -> Segments {
-        self.lend(&self.source, number).into_segments()
+        self.place(&self.source, number)
     }
 
-    /// Where object `number` is to land. At most one operation may have it at a time.
+    /// Where object `number` is to land.
+    ///
+    /// # Panics
+    /// If another operation has it: at most one may.
     pub(crate) fn destination(&self, number: u64) -> Lent {
-        self.lend(&self.destination, number)
+        let lent = Lent::new(self.place(&self.destination, number));
+        lent.expect("one operation for each place")
     }
 
-    fn lend(&self, region: &Arc<Region>, number: u64) -> Lent {
+    fn place(&self, region: &Arc<Region>, number: u64) -> Segments {
         let offset = self.block(number) * self.block_bytes;
         segments(region, offset, self.block_bytes).expect("a block lies inside the arena")
     }

@@ -321,7 +321,7 @@ mod tests {
             layout: 0,
             length_bytes: 8,
         };
-        Cargo::Destination(Lent::new(segments()), Box::new(expectation))
+        Cargo::Destination(Lent::new(segments()).unwrap(), Box::new(expectation))
     }
 
     fn enter(table: &mut Table, kind: Kind, cargo: Cargo) -> (u64, oneshot::Receiver<Completion>) {

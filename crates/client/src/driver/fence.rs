@@ -126,22 +126,22 @@ impl<R: Remote> Shared<R> {
         failed: impl Fn(),
     ) -> Result<(), MemoryFault> {
         let limit = Instant::now() + shared.fence_limit;
-        let mut told = false;
+        let mut last = None;
         loop {
             let fault = match timeout_at(limit, fences.over()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(fault)) => fault,
-                Err(_) => return Err(fences.silent(shared.fence_limit)),
+                Err(_) => return Err(last.unwrap_or_else(|| fences.silent(shared.fence_limit))),
             };
             let lost = matches!(fault, MemoryFault::Lost { .. });
             if lost || Instant::now() + PAUSE >= limit {
                 return Err(fault);
             }
-            if !told {
+            if last.is_none() {
                 tracing::warn!(%fault, "a load fails, and its memory waits for a fence");
                 failed();
-                told = true;
             }
+            last = Some(fault);
             sleep(PAUSE).await;
             fences = Fences::ask(shared.layout.devices(), side);
         }

@@ -6,9 +6,10 @@
 
 use std::sync::Arc;
 
+use tessera_lifecycle::LoadId;
 use tessera_lifecycle::plan::Destination;
 use tessera_lifecycle::worker::{Fetch, LoadFailure, Save, SaveOutcome};
-use tessera_transport::{Completion, Device, Lent, Region, Segments};
+use tessera_transport::{Completion, Device, DeviceRanges, Lent, LentRanges, Region, Segments};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
@@ -16,7 +17,7 @@ use super::error::MemoryFault;
 use super::remote::Remote;
 use super::staging::Slot;
 use super::transfer::Shared;
-use crate::layout::{Discard, Places};
+use crate::layout::{Discard, Unlendable};
 
 /// What an object is received into.
 pub(super) struct Landing {
@@ -24,7 +25,7 @@ pub(super) struct Landing {
     /// Staging memory behind `lent`, if there is some.
     pub(super) slot: Option<Slot>,
     /// Where it is copied to once it is verified; nowhere if it is there already.
-    pub(super) places: Places,
+    pub(super) places: Vec<(Arc<dyn Device>, LentRanges)>,
 }
 
 impl<R: Remote> Shared<R> {
@@ -32,19 +33,21 @@ impl<R: Remote> Shared<R> {
     /// memory where not, with memory of its own for what has no block.
     pub(super) fn lend(&self, fetch: &Fetch) -> Result<Landing, LoadFailure> {
         let (group, destinations) = (fetch.group, &fetch.destinations);
-        let unallocated = |_| LoadFailure::Unallocated;
         if self.layout.is_in_place() {
             let length = self.layout.discarded_bytes(group, destinations);
             let (slot, discard) = self.memory(length)?;
             let lent = self.layout.scatter(group, destinations, discard.as_ref());
             return Ok(Landing {
-                lent: lent.map_err(unallocated)?,
+                lent: lent?,
                 slot,
-                places: Places::new(),
+                places: Vec::new(),
             });
         }
         let places = self.layout.ranges(group, destinations);
-        let places = places.map_err(unallocated)?;
+        let places = places.map_err(Unlendable::from)?;
+        let lend = |(device, ranges): (_, DeviceRanges)| Ok((device, ranges.lend()?));
+        let places: Result<Vec<_>, Unlendable> = places.into_iter().map(lend).collect();
+        let places = places?;
         let length = self.layout.payload_bytes(group, destinations.len());
         let (slot, memory) = self.memory(length)?;
         let mut segments = Segments::with_capacity(1);
@@ -53,7 +56,7 @@ impl<R: Remote> Shared<R> {
             pushed.map_err(|_| LoadFailure::Abnormal)?;
         }
         Ok(Landing {
-            lent: Lent::new(segments),
+            lent: Lent::new(segments).map_err(Unlendable::from)?,
             slot,
             places,
         })
@@ -73,16 +76,19 @@ impl<R: Remote> Shared<R> {
         Ok((None, Some(Discard { region, offset: 0 })))
     }
 
-    /// Copies a verified payload to its places. An error of the inner result fails the load, one of
-    /// the outer stops the worker: the device may use the payload for ever.
+    /// Copies a verified payload to its places, which stay lent for `load` until its fence. An
+    /// error of the inner result fails the load, one of the outer stops the worker: the device may
+    /// use the payload for ever.
     pub(super) async fn land(
         &self,
+        load: LoadId,
         mut payload: Segments,
-        places: Places,
+        places: Vec<(Arc<dyn Device>, LentRanges)>,
     ) -> Result<Result<(), LoadFailure>, MemoryFault> {
         for (device, ranges) in places {
             let write = device.write(payload, ranges);
-            let (done, back) = self.answered(&device, write).await?;
+            let (done, back, written) = self.answered(&device, write).await?;
+            self.machine.lock().hold(load, written);
             if let Err(error) = done {
                 tracing::warn!(%error, "a load fails");
                 return Ok(Err(LoadFailure::Device));
@@ -120,7 +126,9 @@ impl<R: Remote> Shared<R> {
         let places = shared.layout.ranges(save.group, &blocks).ok()?;
         let own = Arc::clone(shared);
         Some(shared.runtime.spawn(async move {
-            let mut lent = Lent::new(slot.segments());
+            let Ok(mut lent) = Lent::new(slot.segments()) else {
+                return Err(SaveOutcome::StagingFull);
+            };
             for (device, ranges) in places {
                 let read = device.read(ranges, lent);
                 match own.answered(&device, read).await {
@@ -148,6 +156,20 @@ impl<R: Remote> Shared<R> {
         match self.runtime.block_on(copied) {
             Ok(Ok(copied)) => copied,
             Ok(Err(_)) | Err(_) => Err(SaveOutcome::Device),
+        }
+    }
+}
+
+impl From<Unlendable> for LoadFailure {
+    /// A block that another operation may still write is a mistake of ours or of the engine: the
+    /// load fails before it can do harm.
+    fn from(error: Unlendable) -> Self {
+        match error {
+            Unlendable::Block(_) => Self::Unallocated,
+            Unlendable::Lent(error) => {
+                tracing::error!(%error, "a load fails: its memory is not free");
+                Self::Abnormal
+            }
         }
     }
 }

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tessera_lifecycle::worker::{
-    Fetch, LoadFailure, Save, SaveOutcome, WorkerCommand, WorkerEvent,
+    Fetch, LoadFailure, Phase, Save, SaveOutcome, WorkerCommand, WorkerEvent,
 };
 use tessera_lifecycle::{LoadId, LoadMode, WorkerRoot};
 use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
-use tessera_transport::{Lent, Segments};
+use tessera_transport::{Lent, LentRanges, Segments};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
@@ -62,6 +62,8 @@ pub(super) struct Machine {
     pub(super) closed: bool,
     /// Calls back what a load's transfers hold, for each load that has begun some.
     recalls: BTreeMap<LoadId, Recall>,
+    /// Device memory that was written for a load and is not behind its fence.
+    unfenced: BTreeMap<LoadId, Vec<LentRanges>>,
     /// Memory may be written for ever.
     pub(super) stopped: Option<MemoryFault>,
 }
@@ -73,8 +75,14 @@ impl Machine {
             completions: Vec::new(),
             closed: false,
             recalls: BTreeMap::new(),
+            unfenced: BTreeMap::new(),
             stopped: None,
         }
+    }
+
+    /// Keeps what was written for a load from everybody else until its fence.
+    pub(super) fn hold(&mut self, load: LoadId, written: LentRanges) {
+        self.unfenced.entry(load).or_default().push(written);
     }
 
     /// Calls back what the transfers of `loads` hold.
@@ -176,7 +184,7 @@ impl<R: Remote> Shared<R> {
                     }
                     WorkerCommand::Fetch(fetch) => {
                         let recall = machine.recalls.entry(fetch.load).or_default().clone();
-                        answers.extend(Self::fetch(shared, fetch, &recall));
+                        Self::fetch(shared, fetch, &recall);
                     }
                     WorkerCommand::Save(save) => saves.push(save),
                 }
@@ -194,6 +202,13 @@ impl<R: Remote> Shared<R> {
 
     pub(super) fn complete(shared: &Arc<Self>, event: WorkerEvent) {
         let mut machine = shared.machine.lock();
+        if let WorkerEvent::Fenced {
+            load,
+            phase: Phase::After,
+        } = event
+        {
+            machine.unfenced.remove(&load);
+        }
         if shared.mode == LoadMode::Serialized {
             machine.completions.push(event);
         } else {
@@ -204,43 +219,47 @@ impl<R: Remote> Shared<R> {
         shared.changed.notify_all();
     }
 
-    /// Starts a fetch. Answers at once if there is nowhere to fetch to.
-    fn fetch(shared: &Arc<Self>, fetch: Fetch, recall: &Recall) -> Option<WorkerEvent> {
+    /// Starts a fetch. Its memory is lent beside the engine's thread, which does not wait for that.
+    fn fetch(shared: &Arc<Self>, fetch: Fetch, recall: &Recall) {
         let (load, part) = (fetch.load, fetch.part);
-        let landing = match shared.lend(&fetch) {
-            Ok(landing) => landing,
-            Err(failure) => {
-                let result = Err(failure);
-                return Some(WorkerEvent::Fetched { load, part, result });
-            }
-        };
         let own = Arc::clone(shared);
         let until = Until::new(shared.clock.deadline(fetch.deadline), recall);
         shared.runtime.spawn(async move {
-            let Landing { lent, slot, places } = landing;
-            let landed = match Self::fetch_into(&own, &fetch, lent, until).await {
-                Ok(Ok(payload)) => own.land(payload, places).await,
-                Ok(Err(failure)) => Ok(Err(failure)),
-                Err(fault) => Err(fault),
+            let fetched = match own.lend(&fetch) {
+                Ok(landing) => Self::fetch_into(&own, &fetch, landing, until).await,
+                Err(failure) => Ok(Err(failure)),
             };
-            match landed {
-                Ok(result) => {
-                    drop(slot);
-                    Self::complete(&own, WorkerEvent::Fetched { load, part, result });
-                }
-                Err(fault) => {
-                    // It may be in use for ever, and the part is never over.
-                    std::mem::forget(slot);
-                    Self::stop(&own, fault);
-                }
+            match fetched {
+                Ok(result) => Self::complete(&own, WorkerEvent::Fetched { load, part, result }),
+                Err(fault) => Self::stop(&own, fault),
             }
         });
-        None
+    }
+
+    /// Receives one object and copies it to where it belongs. An error of the inner result fails
+    /// the load, one of the outer stops the worker: the part is never over.
+    async fn fetch_into(
+        shared: &Arc<Self>,
+        fetch: &Fetch,
+        landing: Landing,
+        until: Until,
+    ) -> Result<Result<(), LoadFailure>, MemoryFault> {
+        let Landing { lent, slot, places } = landing;
+        let landed = match Self::receive(shared, fetch, lent, until).await {
+            Ok(Ok(payload)) => shared.land(fetch.load, payload, places).await,
+            Ok(Err(failure)) => Ok(Err(failure)),
+            Err(fault) => Err(fault),
+        };
+        if landed.is_err() {
+            // It may be in use for ever.
+            std::mem::forget(slot);
+        }
+        landed
     }
 
     /// Receives and verifies one object. Gives back what holds it. An error of the inner result
     /// fails the load, one of the outer stops the worker.
-    async fn fetch_into(
+    async fn receive(
         shared: &Arc<Self>,
         fetch: &Fetch,
         lent: Lent,
@@ -356,8 +375,8 @@ impl<R: Remote> Shared<R> {
             return copying.map(Staged::Copying).ok_or(full);
         }
         let source = layout.gather(save.group, blocks).map_err(|_| full)?;
-        let copied = Lent::new(slot.segments()).copy_from_segments(&source);
-        copied.map_err(|_| full)?;
+        let mut lent = Lent::new(slot.segments()).map_err(|_| full)?;
+        lent.copy_from_segments(&source).map_err(|_| full)?;
         Ok(Staged::Copied(slot))
     }
 

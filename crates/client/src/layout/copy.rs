@@ -25,12 +25,12 @@ pub enum CopyError {
     /// The device is gone.
     #[error(transparent)]
     Lost(#[from] DeviceLost),
-    /// A payload of another length.
+    /// A payload of another length, or blocks that are named twice.
     #[error(transparent)]
-    Length(#[from] SegmentError),
+    Memory(#[from] SegmentError),
     /// No memory for the payload.
     #[error("no memory for a payload: {0}")]
-    Memory(#[from] std::io::Error),
+    Allocation(#[from] std::io::Error),
 }
 
 impl Layout {
@@ -60,20 +60,24 @@ impl Layout {
         lent.copy_from(payload)?;
         let mut staged = lent.into_segments();
         fence(self.devices(), FenceSide::Before)?;
+        let mut written = Vec::with_capacity(1);
         for (device, ranges) in self.ranges(group, &destinations(blocks))? {
-            let (done, back) = device.write(staged, ranges).wait()?;
+            let (done, back, to) = device.write(staged, ranges.lend()?).wait()?;
             done?;
             staged = back;
+            written.push(to);
         }
-        fence(self.devices(), FenceSide::After)
+        fence(self.devices(), FenceSide::After)?;
+        drop(written);
+        Ok(())
     }
 
     fn payload(&self, group: usize, blocks: &[u32]) -> Result<Lent, CopyError> {
         let length = self.payload_bytes(group, blocks.len());
         let length = usize::try_from(length);
         let length = length.map_err(|_| std::io::Error::from(std::io::ErrorKind::OutOfMemory))?;
-        let region = Region::allocate(length).map_err(CopyError::Memory)?;
-        Ok(Lent::new(Segments::whole(&region)))
+        let region = Region::allocate(length).map_err(CopyError::Allocation)?;
+        Ok(Lent::new(Segments::whole(&region))?)
     }
 }
 
@@ -135,7 +139,7 @@ mod tests {
         assert!(matches!(layout.read(0, &[8]), Err(CopyError::Block(_))));
         assert!(matches!(
             layout.write(0, &[1], &[0; 9]),
-            Err(CopyError::Length(_))
+            Err(CopyError::Memory(_))
         ));
     }
 }

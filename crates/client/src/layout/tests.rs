@@ -172,7 +172,7 @@ proptest! {
             let bytes: Vec<u8> = (0..length).map(|at| {
                 u8::try_from((at * 7 + seed) % 251).unwrap()
             }).collect();
-            Lent::new(Segments::whole(memory)).copy_from(&bytes).unwrap();
+            Lent::new(Segments::whole(memory)).unwrap().copy_from(&bytes).unwrap();
             bytes
         };
         let contents = [fill(&memory[0], 3), fill(&memory[1], 100)];

@@ -251,7 +251,7 @@ impl Object {
 
     /// Zeroed memory for it, in three ranges.
     pub(crate) fn memory(&self) -> Lent {
-        Lent::new(self.segments())
+        Lent::new(self.segments()).unwrap()
     }
 
     /// Its bytes in memory, in three ranges.

@@ -176,7 +176,7 @@ fn watched(
     let until = until.into();
     let region = Region::allocate(object.bytes.len()).unwrap();
     let weak = Arc::downgrade(&region);
-    let lent = Lent::new(Segments::whole(&region));
+    let lent = Lent::new(Segments::whole(&region)).unwrap();
     let (cluster, expectation): (Cluster, Expectation) = (cluster.clone(), object.expectation());
     let fetch = tokio::spawn(async move { cluster.fetch(expectation, None, lent, until).await });
     (weak, fetch)
@@ -211,6 +211,8 @@ async fn a_dropped_fetch_frees_its_memory_only_after_the_last_write() {
         region.upgrade().is_some(),
         "freed while the reader may write it"
     );
+    let again = || Lent::new(Segments::whole(&region.upgrade().unwrap()));
+    assert!(again().is_err(), "lent twice");
     peer.send(&answer[most..]).await;
     peer.found(second, &Object::new(2, 100)).await;
     assert_eq!(must(other).await.unwrap().0, FetchOutcome::Loaded);

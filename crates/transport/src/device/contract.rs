@@ -9,9 +9,13 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::completion::Completion;
-use super::ranges::DeviceRanges;
+use super::ranges::{DeviceRanges, LentRanges};
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
+
+/// How a write ended, and what it was given.
+pub type Written = (Result<(), DeviceError>, Segments, LentRanges);
 
 /// Which side of an access a fence stands on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,13 +54,10 @@ pub trait Device: Debug + Send + Sync {
     fn fence(&self, side: FenceSide) -> Completion<Result<(), DeviceError>>;
 
     /// Writes the bytes of `from`, a whole payload, to the places of `to`. Over, `from` is not read
-    /// any more; the bytes are visible only behind a fence [`FenceSide::After`]. After an error
-    /// some may be written, and that fence says when no more will be.
-    fn write(
-        &self,
-        from: Segments,
-        to: DeviceRanges,
-    ) -> Completion<(Result<(), DeviceError>, Segments)>;
+    /// any more; the bytes are visible only behind a fence [`FenceSide::After`], and until then
+    /// `to` is not at rest. After an error some may be written, and that fence says when no more
+    /// will be.
+    fn write(&self, from: Segments, to: LentRanges) -> Completion<Written>;
 
     /// Reads the places of `from` into `to`, a whole payload, as the device sees them now. Over,
     /// `to` is not written any more.

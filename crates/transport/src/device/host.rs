@@ -7,10 +7,11 @@ use std::ptr;
 use std::sync::{Arc, LazyLock};
 
 use super::completion::Completion;
-use super::contract::{Device, DeviceError, FenceSide};
-use super::ranges::{DeviceRanges, Piece};
+use super::contract::{Device, DeviceError, FenceSide, Written};
+use super::ranges::{DeviceRanges, LentRanges, Piece};
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments, Span};
+use crate::segments::{Segments, Span};
 
 /// The host as a device.
 #[derive(Debug, Clone, Copy, Default)]
@@ -47,19 +48,15 @@ impl Device for HostDevice {
         Completion::over(Ok(()))
     }
 
-    fn write(
-        &self,
-        from: Segments,
-        to: DeviceRanges,
-    ) -> Completion<(Result<(), DeviceError>, Segments)> {
-        let done = copies(from.spans(), from.length_bytes(), &to).map(|pieces| {
+    fn write(&self, from: Segments, to: LentRanges) -> Completion<Written> {
+        let done = copies(from.spans(), from.length_bytes(), to.ranges()).map(|pieces| {
             for piece in pieces {
                 let place = ptr::with_exposed_provenance_mut(piece.address);
                 // SAFETY: both lists keep their regions mapped; `to` is the right to write.
                 unsafe { ptr::copy(piece.host.cast_const(), place, piece.length) };
             }
         });
-        Completion::over((done, from))
+        Completion::over((done, from, to))
     }
 
     fn read(&self, from: DeviceRanges, to: Lent) -> Completion<(Result<(), DeviceError>, Lent)> {
@@ -102,12 +99,14 @@ mod tests {
             ranges
         };
         let pattern: Vec<u8> = (1..=16).collect();
-        let mut lent = Lent::new(Segments::whole(&staging));
+        let mut lent = Lent::new(Segments::whole(&staging)).unwrap();
         lent.copy_from(&pattern).unwrap();
-        let written = HostDevice.write(lent.into_segments(), places()).now();
-        let (done, _) = written.unwrap().unwrap();
+        let written = HostDevice
+            .write(lent.into_segments(), places().lend().unwrap())
+            .now();
+        let (done, ..) = written.unwrap().unwrap();
         assert_eq!(done, Ok(()));
-        let mut lent = Lent::new(Segments::whole(&staging));
+        let mut lent = Lent::new(Segments::whole(&staging)).unwrap();
         lent.copy_from(&[0; 16]).unwrap();
         let (done, lent) = HostDevice.read(places(), lent).now().unwrap().unwrap();
         assert_eq!(done, Ok(()));
@@ -115,7 +114,7 @@ mod tests {
         lent.copy_to(&mut back).unwrap();
         assert_eq!((&back[..6], &back[6..10]), (&pattern[..6], &[0; 4][..]));
         assert_eq!(back[10..], pattern[10..]);
-        let short = Lent::new(Segments::whole(&Region::allocate(8).unwrap()));
+        let short = Lent::new(Segments::whole(&Region::allocate(8).unwrap())).unwrap();
         let (done, _) = HostDevice.read(places(), short).now().unwrap().unwrap();
         assert_eq!(done, Err(DeviceError::Length { have: 8, want: 16 }));
     }

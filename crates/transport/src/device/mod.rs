@@ -12,8 +12,8 @@ mod ranges;
 mod sim;
 
 pub use completion::{Completion, DeviceLost, Promise};
-pub use contract::{Device, DeviceError, FenceSide};
+pub use contract::{Device, DeviceError, FenceSide, Written};
 pub use cuda::{CudaDevice, CudaDriver};
 pub use host::HostDevice;
-pub use ranges::DeviceRanges;
+pub use ranges::{DeviceRanges, LentRanges};
 pub use sim::SimDevice;

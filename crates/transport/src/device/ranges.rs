@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::loans::Loan;
 use crate::region::Region;
 use crate::segments::SegmentError;
 
@@ -20,8 +21,7 @@ pub(crate) struct Place {
     pub(crate) length: usize,
 }
 
-/// Ranges of device memory in payload order. Not to be cloned: moved into the operation that uses
-/// them.
+/// Ranges of device memory in payload order: what a copy reads.
 #[derive(Debug, Default)]
 pub struct DeviceRanges {
     places: Vec<Place>,
@@ -29,7 +29,38 @@ pub struct DeviceRanges {
     payload: usize,
 }
 
+/// Ranges of device memory that are lent to one copy, which may write them. As with
+/// [`Lent`](crate::Lent), nobody else has them while this lives.
+#[derive(Debug)]
+pub struct LentRanges {
+    // Dropped first: the loan ends while the memory is still there.
+    _loan: Loan,
+    ranges: DeviceRanges,
+}
+
+impl LentRanges {
+    pub(crate) const fn ranges(&self) -> &DeviceRanges {
+        &self.ranges
+    }
+}
+
 impl DeviceRanges {
+    /// Lends the ranges, to be written.
+    ///
+    /// # Errors
+    /// [`SegmentError::Overlap`] if they overlap one another, [`SegmentError::Lent`] if they are
+    /// lent already.
+    pub fn lend(self) -> Result<LentRanges, SegmentError> {
+        let places = self.places.iter();
+        let places = places.map(|place| place.address..place.address + place.length);
+        let loan = Loan::of(places.collect())?;
+        let ranges = self;
+        Ok(LentRanges {
+            _loan: loan,
+            ranges,
+        })
+    }
+
     /// An empty list with room for `count` ranges.
     pub fn with_capacity(count: usize) -> Self {
         Self {

@@ -13,11 +13,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 
 use super::completion::{Completion, Promise};
-use super::contract::{Device, DeviceError, FenceSide};
+use super::contract::{Device, DeviceError, FenceSide, Written};
 use super::host::copies;
-use super::ranges::DeviceRanges;
+use super::ranges::{DeviceRanges, LentRanges};
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
 
 /// Bytes that become visible at once.
 const PIECE_BYTES: usize = 64;
@@ -35,11 +36,7 @@ pub struct SimDevice {
 #[derive(Debug)]
 enum Order {
     Fence(FenceSide, Promise<Result<(), DeviceError>>),
-    Write(
-        Segments,
-        DeviceRanges,
-        Promise<(Result<(), DeviceError>, Segments)>,
-    ),
+    Write(Segments, LentRanges, Promise<Written>),
     Read(DeviceRanges, Lent, Promise<(Result<(), DeviceError>, Lent)>),
     Work(Weak<Region>, usize, Vec<u8>),
 }
@@ -145,7 +142,7 @@ impl SimDevice {
         let length = region.length_bytes();
         ranges.push(region, 0, length).expect("the whole of it");
         let copy = Region::allocate(length).expect("memory for a copy");
-        let lent = Lent::new(Segments::whole(&copy));
+        let lent = Lent::new(Segments::whole(&copy)).expect("memory of its own");
         let (promise, mut completion) = Completion::promised();
         self.order(Order::Read(ranges, lent, promise));
         let (_, lent) = loop {
@@ -223,11 +220,7 @@ impl Device for SimDevice {
         completion
     }
 
-    fn write(
-        &self,
-        from: Segments,
-        to: DeviceRanges,
-    ) -> Completion<(Result<(), DeviceError>, Segments)> {
+    fn write(&self, from: Segments, to: LentRanges) -> Completion<Written> {
         let (promise, completion) = Completion::promised();
         self.order(Order::Write(from, to, promise));
         completion
@@ -281,9 +274,8 @@ impl Queue {
             }),
             Order::Fence(side, promise) => promise.keep(self.fence(side)),
             Order::Write(from, to, promise) => {
-                let done = self.write(&from, &to);
-                drop(to);
-                promise.keep((done, from));
+                let done = self.write(&from, to.ranges());
+                promise.keep((done, from, to));
             }
             Order::Read(from, to, promise) => {
                 let done = self.read(&from, &to);

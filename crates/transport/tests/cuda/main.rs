@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use tessera_transport::{
-    Completion, CudaDriver, Device, DeviceError, DeviceLost, DeviceRanges, FenceSide, Lent, Region,
-    Segments,
+    Completion, CudaDriver, Device, DeviceError, DeviceLost, DeviceRanges, FenceSide, Lent,
+    LentRanges, Region, Segments,
 };
 
 use library::Fake;
@@ -44,6 +44,10 @@ impl Gpu {
         ranges
     }
 
+    fn lent(&self) -> LentRanges {
+        self.ranges().lend().unwrap()
+    }
+
     fn view(&self) -> Vec<u8> {
         // SAFETY: the region covers the memory, and nothing writes to it while this reads.
         unsafe { std::slice::from_raw_parts(self.region.base(), LENGTH) }.to_vec()
@@ -52,7 +56,7 @@ impl Gpu {
 
 fn staged() -> (Segments, Vec<u8>) {
     let pattern: Vec<u8> = (1..=80).collect();
-    let mut lent = Lent::new(Segments::whole(&Region::allocate(80).unwrap()));
+    let mut lent = Lent::new(Segments::whole(&Region::allocate(80).unwrap())).unwrap();
     lent.copy_from(&pattern).unwrap();
     (lent.into_segments(), pattern)
 }
@@ -90,7 +94,7 @@ fn bytes_go_to_the_device_and_back_and_each_copy_ends_with_its_event() {
     let gpu = Gpu::new(&fake, &driver, 1);
     let (from, pattern) = staged();
     fake.hold(true);
-    let mut write = gpu.device.write(from, gpu.ranges());
+    let mut write = gpu.device.write(from, gpu.lent());
     asked(&fake, "cuEventQuery", 2);
     assert!(write.now().is_none(), "the event is not over");
     assert_eq!(gpu.view(), [0; LENGTH]);
@@ -99,7 +103,7 @@ fn bytes_go_to_the_device_and_back_and_each_copy_ends_with_its_event() {
     assert_eq!(wait(gpu.device.fence(FenceSide::After)), Ok(Ok(())));
     assert_eq!(gpu.view(), expected(&pattern));
     let back = Region::allocate(80).unwrap();
-    let lent = Lent::new(Segments::whole(&back));
+    let lent = Lent::new(Segments::whole(&back)).unwrap();
     let (done, lent) = wait(gpu.device.read(gpu.ranges(), lent)).unwrap();
     assert_eq!(done, Ok(()));
     let mut bytes = vec![0; 80];
@@ -134,7 +138,7 @@ fn the_fence_after_covers_every_copy_that_was_asked_for_before() {
     let gpu = Gpu::new(&fake, &driver, 0);
     fake.hold(true);
     let (from, pattern) = staged();
-    let write = gpu.device.write(from, gpu.ranges());
+    let write = gpu.device.write(from, gpu.lent());
     let mut fence = gpu.device.fence(FenceSide::After);
     asked(&fake, "cuEventQuery", 4);
     assert!(fence.now().is_none());
@@ -157,10 +161,7 @@ fn l04_the_owner_is_that_of_the_memory_and_never_that_of_the_calling_thread() {
     // The calling thread computes on device 0.
     fake.set_current(0x1000);
     let (from, pattern) = staged();
-    assert_eq!(
-        wait(two.device.write(from, two.ranges())).unwrap().0,
-        Ok(())
-    );
+    assert_eq!(wait(two.device.write(from, two.lent())).unwrap().0, Ok(()));
     assert_eq!(two.view(), expected(&pattern));
     assert_eq!(wait(two.device.fence(FenceSide::Before)), Ok(Ok(())));
     assert_eq!(fake.calls("cuCtxRecordEvent 0x2000"), 1);
@@ -202,20 +203,17 @@ fn a_copy_that_was_submitted_in_part_fails_when_its_part_is_over() {
     let gpu = Gpu::new(&fake, &driver, 0);
     // The second of its two pieces is refused.
     let (from, _) = staged();
-    assert_eq!(
-        wait(gpu.device.write(from, gpu.ranges())).unwrap().0,
-        Ok(())
-    );
+    assert_eq!(wait(gpu.device.write(from, gpu.lent())).unwrap().0, Ok(()));
     fake.fail("cuMemcpyHtoDAsync", 1, 719);
     let (from, _) = staged();
-    let (done, _from) = wait(gpu.device.write(from, gpu.ranges())).unwrap();
+    let (done, ..) = wait(gpu.device.write(from, gpu.lent())).unwrap();
     let error = done.unwrap_err().to_string();
     assert!(
         error.contains("CUDA_ERROR_LAUNCH_FAILED") && error.contains("719"),
         "{error}"
     );
     assert_eq!(wait(gpu.device.fence(FenceSide::After)), Ok(Ok(())));
-    let short = Lent::new(Segments::whole(&Region::allocate(8).unwrap()));
+    let short = Lent::new(Segments::whole(&Region::allocate(8).unwrap())).unwrap();
     let (done, _) = wait(gpu.device.read(gpu.ranges(), short)).unwrap();
     assert_eq!(done, Err(DeviceError::Length { have: 8, want: 80 }));
 }
@@ -231,7 +229,7 @@ fn a_copy_whose_end_is_unknown_gives_its_memory_to_nobody() {
         drop(region);
         fake.fail(call, 1, 700);
         assert_eq!(
-            wait(gpu.device.write(from, gpu.ranges())).unwrap_err(),
+            wait(gpu.device.write(from, gpu.lent())).unwrap_err(),
             DeviceLost,
             "{call}"
         );
@@ -272,7 +270,7 @@ fn nothing_is_left_behind_when_the_last_region_is_gone() {
     fake.fail("cuMemHostRegister", 1, 719);
     assert!(gpu.device.pin(&staging).is_err(), "slower, and no more");
     let (from, _) = staged();
-    let write = gpu.device.write(from, gpu.ranges());
+    let write = gpu.device.write(from, gpu.lent());
     assert_eq!(wait(write).unwrap().0, Ok(()));
     assert!(fake.left() > 0);
     drop(gpu);

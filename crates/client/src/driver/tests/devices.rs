@@ -180,6 +180,28 @@ fn l04_a_serialized_load_returns_behind_both_fences() {
 }
 
 #[test]
+fn l07_a_serialized_load_is_over_when_its_hook_returns_also_after_the_forward() {
+    let (source, nodes) = saved("hybrid");
+    for seed in SEEDS {
+        let device = device(seed);
+        let engine = engine("hybrid", "serial", &nodes, &device);
+        let worker = &engine.workers[0];
+        let plan = engine.order("r", &engine.tables(20, 32), TOKENS);
+        // The runner has launched the step's forward, which writes blocks of other requests and,
+        // for all that a device knows, reads these.
+        worker.fill(77);
+        worker.driver.begin_step(&plan).unwrap();
+        assert_eq!(device.fences(FenceSide::Before), (1, 1));
+        assert_eq!(device.fences(FenceSide::After), (1, 1));
+        let metrics = worker.driver.metrics().machine;
+        assert_eq!(metrics.loads_succeeded, 1, "over when the hook returns");
+        worker.driver.end_step().unwrap();
+        assert_eq!(worker.outcome("r"), ok(), "reported in the same step");
+        assert!(is_loaded(&source.workers[0], worker, "hybrid"), "{seed}");
+    }
+}
+
+#[test]
 fn l04_the_fence_is_that_of_every_device_that_owns_the_memory_and_of_no_other() {
     let (_source, nodes) = saved("hybrid");
     let (one, two, other) = (device(1), device(2), device(3));
@@ -282,7 +304,7 @@ fn l04_a_device_that_never_proves_stops_the_worker_and_publishes_nothing() {
     ] {
         let device = device(5);
         let mut config = config("hybrid", io, 1);
-        config.fence_limit = Duration::from_millis(100);
+        config.fence_limit = Duration::from_millis(200);
         let engine = Engine::on(&config, &nodes, &[Some(Arc::clone(&device))]);
         let worker = &engine.workers[0];
         let plan = engine.order("r", &engine.tables(20, 32), TOKENS);
@@ -388,4 +410,41 @@ fn l15_a_preemption_waits_for_the_fence_of_the_preempted() {
     });
     worker.assert_nothing_more();
     assert_eq!(device.fences(FenceSide::After), (1, 1));
+}
+
+#[test]
+fn l04_memory_behind_a_fence_that_fails_is_lent_to_nobody_else() {
+    let (_source, nodes) = saved("hybrid");
+    let device = device(9);
+    let engine = engine("hybrid", "async", &nodes, &device);
+    let worker = &engine.workers[0];
+    device.fail_fences(FenceSide::After, u32::MAX);
+    engine.execute(&engine.order("first", &engine.tables(20, 32), TOKENS));
+    eventually("its fence fails", || device.fences(FenceSide::After).0 >= 2);
+    let fetches = worker.remote.fetches.load(Ordering::Relaxed);
+    load(&engine);
+    let asked = device.fences(FenceSide::After).0;
+    eventually("both have failed", || {
+        device.fences(FenceSide::After).0 > asked + 4
+    });
+    worker.assert_nothing_more();
+    device.fail_fences(FenceSide::After, 0);
+    let over = parking_lot::Mutex::new(Vec::new());
+    eventually("both are over", || {
+        let results = worker.driver.poll().unwrap();
+        over.lock().extend(results.failed_recving);
+        over.lock().len() == 2
+    });
+    let again = worker.remote.fetches.load(Ordering::Relaxed);
+    assert_eq!(again, fetches, "its blocks are the first one's");
+    // When both are over, the blocks are free again.
+    engine
+        .scheduler
+        .worker_output(&["first", "r"], &["first", "r"], &[])
+        .unwrap();
+    engine.execute(&engine.order("next", &engine.tables(20, 32), TOKENS));
+    assert_eq!(
+        worker.outcome("next"),
+        (vec!["next".into()], vec![], vec![])
+    );
 }

@@ -136,6 +136,29 @@ fn l05_an_abort_while_fenced_keeps_the_memory_until_the_fence() {
 }
 
 #[test]
+fn l05_blocks_that_another_load_still_has_are_lent_to_nobody_else() {
+    let nodes = saved();
+    let engine = Engine::new(&config("hybrid", "async", 1), &nodes);
+    let worker = &engine.workers[0];
+    let gate = worker.remote.hold();
+    load(&engine, "first", 20);
+    eventually("it moves", || fetches(worker) == 6);
+    load(&engine, "r", 20);
+    assert_eq!(worker.outcome("r"), failed());
+    assert_eq!(fetches(worker), 6, "nothing was fetched into them");
+    gate.add_permits(100);
+    let done = (vec!["first".into()], vec![], vec![]);
+    assert_eq!(worker.outcome("first"), done);
+    engine
+        .scheduler
+        .worker_output(&["first", "r"], &["r"], &[])
+        .unwrap();
+    load(&engine, "next", 20);
+    let next = (vec!["next".into()], vec![], vec![]);
+    assert_eq!(worker.outcome("next"), next);
+}
+
+#[test]
 fn l15_a_preemption_past_its_time_calls_back_the_memory_of_the_preempted_only() {
     let nodes = saved();
     let mut config = config("hybrid", "async", 1);

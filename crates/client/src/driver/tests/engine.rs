@@ -57,6 +57,7 @@ impl Memory {
                 }
             }
             None => Lent::new(Segments::whole(&self.region))
+                .unwrap()
                 .copy_from(bytes)
                 .unwrap(),
         }

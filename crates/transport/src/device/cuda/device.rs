@@ -11,10 +11,11 @@ use std::thread::JoinHandle;
 use super::driver::CudaDriver;
 use super::queue::{Order, Queue};
 use crate::device::completion::Completion;
-use crate::device::contract::{Device, DeviceError, FenceSide};
-use crate::device::ranges::DeviceRanges;
+use crate::device::contract::{Device, DeviceError, FenceSide, Written};
+use crate::device::ranges::{DeviceRanges, LentRanges};
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
 
 /// One NVIDIA GPU.
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl CudaDevice {
             && let Err(refused) = orders.send(order)
         {
             // What a dead queue was given before may still be in use.
-            std::mem::forget(refused.0.into_memory());
+            refused.0.forget_memory();
         }
     }
 }
@@ -102,11 +103,7 @@ impl Device for CudaDevice {
         completion
     }
 
-    fn write(
-        &self,
-        from: Segments,
-        to: DeviceRanges,
-    ) -> Completion<(Result<(), DeviceError>, Segments)> {
+    fn write(&self, from: Segments, to: LentRanges) -> Completion<Written> {
         let (promise, completion) = Completion::promised();
         self.order(Order::Write(from, to, promise));
         completion

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use super::driver::{Context, CudaDriver, Event, Stream};
 use crate::device::completion::Promise;
-use crate::device::contract::{DeviceError, FenceSide};
+use crate::device::contract::{DeviceError, FenceSide, Written};
 use crate::device::host::copies;
-use crate::device::ranges::{DeviceRanges, Piece};
+use crate::device::ranges::{DeviceRanges, LentRanges, Piece};
+use crate::lent::Lent;
 use crate::region::Region;
-use crate::segments::{Lent, Segments};
+use crate::segments::Segments;
 
 /// How long the thread waits for orders before it looks at events again.
 const LOOK: Duration = Duration::from_micros(20);
@@ -30,22 +31,18 @@ const HOST_REGISTER_PORTABLE: c_uint = 1;
 #[derive(Debug)]
 pub(super) enum Order {
     Fence(FenceSide, Promise<Result<(), DeviceError>>),
-    Write(
-        Segments,
-        DeviceRanges,
-        Promise<(Result<(), DeviceError>, Segments)>,
-    ),
+    Write(Segments, LentRanges, Promise<Written>),
     Read(DeviceRanges, Lent, Promise<(Result<(), DeviceError>, Lent)>),
     Pin(Arc<Region>, SyncSender<Result<(), DeviceError>>),
 }
 
 impl Order {
-    /// The memory that it would have used.
-    pub(super) fn into_memory(self) -> Option<(Segments, DeviceRanges)> {
+    /// Drops its promise, and gives the memory to nobody.
+    pub(super) fn forget_memory(self) {
         match self {
-            Self::Fence(..) | Self::Pin(..) => None,
-            Self::Write(staged, ranges, _) => Some((staged, ranges)),
-            Self::Read(ranges, staged, _) => Some((staged.into_segments(), ranges)),
+            Self::Fence(..) | Self::Pin(..) => {}
+            Self::Write(from, to, _) => std::mem::forget((from, to)),
+            Self::Read(from, to, _) => std::mem::forget((from, to)),
         }
     }
 }
@@ -62,8 +59,8 @@ enum Over {
     Write(
         Result<(), DeviceError>,
         Segments,
-        DeviceRanges,
-        Promise<(Result<(), DeviceError>, Segments)>,
+        LentRanges,
+        Promise<Written>,
     ),
     Read(
         Result<(), DeviceError>,
@@ -77,7 +74,9 @@ impl Over {
     fn end(self, outcome: Result<(), DeviceError>) {
         match (self, outcome) {
             (Self::Fence(promise), outcome) => promise.keep(outcome),
-            (Self::Write(submitted, from, _, promise), Ok(())) => promise.keep((submitted, from)),
+            (Self::Write(submitted, from, to, promise), Ok(())) => {
+                promise.keep((submitted, from, to));
+            }
             (Self::Read(submitted, _, to, promise), Ok(())) => promise.keep((submitted, to)),
             // Whether the copy is over is not known and never will be: its memory is given to
             // nobody, and the dropped promise says so.
@@ -163,7 +162,7 @@ impl Queue {
                 Err(error) => promise.keep(Err(error)),
             },
             Order::Write(from, to, promise) => {
-                let pieces = copies(from.spans(), from.length_bytes(), &to);
+                let pieces = copies(from.spans(), from.length_bytes(), to.ranges());
                 let submitted = pieces.and_then(|pieces| self.submit(&pieces, true));
                 self.watch(Over::Write(submitted, from, to, promise));
             }
