@@ -80,7 +80,7 @@ impl Scene {
             length_bytes,
         };
         let region = Region::allocate(LENGTH).expect("memory");
-        let lent = Lent::new(Segments::whole(&region));
+        let lent = Lent::new(Segments::whole(&region)).expect("one segment");
         let fetch = self.client.fetch(expectation, None, lent, self.deadline());
         let (outcome, lent) = fetch.await;
         let mut bytes = vec![0; LENGTH];
