@@ -66,7 +66,9 @@ fn start_log() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // A log that cannot be written, on a full disk or without a reader, must stop nothing.
+        .log_internal_errors(false);
     // Another library of the process may have a log already; then ours goes there.
     let _ = log.try_init();
 }

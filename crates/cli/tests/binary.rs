@@ -264,3 +264,26 @@ fn a_node_that_does_not_answer_names_the_local_node_if_there_is_one() {
     let _node = NodeProcess::start(&["--listen", &local]);
     assert!(asked().contains(&format!("--node {local}")), "{}", asked());
 }
+
+#[test]
+fn a_node_whose_output_goes_nowhere_serves_and_ends_cleanly() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = format!("unix:{}/run/node.sock", folder.path().display());
+    let full = || std::fs::File::create("/dev/full").expect("a device that is always full");
+    let child = tessera(&["node", "--ram", "64MiB", "--listen", &address])
+        .env("TESSERA_LOG", "debug")
+        .stdout(full())
+        .stderr(full())
+        .spawn()
+        .expect("the binary runs");
+    let mut node = NodeProcess { child, address };
+    let deadline = Instant::now() + PATIENCE;
+    while !run(&["ping", "--node", &node.address, "--count", "3"])
+        .status
+        .success()
+    {
+        assert!(Instant::now() < deadline, "the node does not answer");
+    }
+    node.signal(Signal::TERM);
+    assert_eq!(node.ended().code(), Some(0));
+}

@@ -156,6 +156,14 @@ impl Lent {
         Ok(())
     }
 
+    /// Fills all ranges with zeros.
+    pub fn clear(&mut self) {
+        for span in self.segments.spans() {
+            // SAFETY: the span is mapped, and `&mut self` is the right to write.
+            unsafe { ptr::write_bytes(span.base, 0, span.length) };
+        }
+    }
+
     /// Fills all ranges from `from`, however the two lists are cut.
     ///
     /// # Errors
@@ -225,6 +233,21 @@ mod tests {
         let mut back = [0u8; 20];
         lent.copy_to(&mut back).unwrap();
         assert_eq!(back[..], pattern);
+    }
+
+    #[test]
+    fn clearing_touches_what_is_lent_and_nothing_else() {
+        let region = Region::allocate(64).unwrap();
+        let mut whole = Lent::new(Segments::whole(&region)).unwrap();
+        whole.copy_from(&[7; 64]).unwrap();
+        drop(whole);
+        Lent::new(scattered(&region)).unwrap().clear();
+        let mut bytes = [0u8; 64];
+        Segments::whole(&region).copy_to(&mut bytes).unwrap();
+        for (at, byte) in bytes.into_iter().enumerate() {
+            let is_lent = matches!(at, 0..7 | 20..23 | 40..50);
+            assert_eq!(byte, if is_lent { 0 } else { 7 }, "byte {at}");
+        }
     }
 
     #[test]

@@ -77,9 +77,6 @@ class TesseraScheduler:
             list(output.preempted_req_ids or ()),
             list(output.finished_req_ids),
         )
-        for request_id in output.finished_req_ids:
-            self._requests.pop(request_id, None)
-            self._hashes_sent.pop(request_id, None)
         self._counting |= plan is not None
         return TesseraMetadata(plan)
 
@@ -120,7 +117,12 @@ class TesseraScheduler:
     def finished(self, request: Any) -> bool:
         """The request is over; whether its blocks must be kept for now."""
         self._counting = True
-        return self._native.finished(request.request_id)
+        request_id = request.request_id
+        # A name may come again, and the step that says so of the first may already hold the second.
+        if self._requests.get(request_id) is request:
+            del self._requests[request_id]
+            self._hashes_sent.pop(request_id, None)
+        return self._native.finished(request_id)
 
     def changes(self) -> dict[str, int] | None:
         """By how much counters have changed since the last call; None if none has."""

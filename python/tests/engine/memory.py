@@ -43,14 +43,26 @@ class Snapshot:
                 pages += [zlib.crc32(part[at : at + PAGE]) for at in range(0, len(part), PAGE)]
         return pages
 
-    def flip_one_bit_of_the_new(self) -> None:
-        """Flips one bit in the middle of what was stored since."""
+    def _new(self) -> list[int]:
+        """The addresses of the pages in which something was stored since."""
         pages = enumerate(zip(self.before, self._pages(), strict=True))
         changed = [page for page, (before, after) in pages if before != after]
         assert changed, "nothing was stored since"
-        place = self.start + changed[len(changed) // 2] * PAGE
+        return [self.start + page * PAGE for page in changed]
+
+    def flip_one_bit_of_the_new(self) -> None:
+        """Flips one bit in the middle of what was stored since."""
+        changed = self._new()
+        place = changed[len(changed) // 2]
         with self.memory.open("r+b", buffering=0) as memory:
             memory.seek(place)
             byte = memory.read(1)[0]
             memory.seek(place)
             memory.write(bytes([byte ^ 1]))
+
+    def spoil_the_new(self) -> None:
+        """Writes values that are no numbers into the middle of every page stored since."""
+        with self.memory.open("r+b", buffering=0) as memory:
+            for page in self._new():
+                memory.seek(page + PAGE // 2)
+                memory.write(b"\xff" * 64)

@@ -66,6 +66,27 @@ def test_flipped_bit_in_the_arena_is_a_counted_miss_and_tokens_stay(served: Mode
     assert again.tokens == clean
 
 
+def test_bytes_of_a_failed_load_spoil_no_block_that_is_used_again(served: ModelClass) -> None:
+    engine, chunk = served.engine, served.prompts.chunk
+    arena = Snapshot(served.node.pid)
+    prefix = prompt(2 * chunk, "spoiled")
+    asked = [prefix + prompt(chunk // 2 + index, f"spoiled {index}") for index in range(4)]
+    clean = saved(served, asked)
+    arena.spoil_the_new()
+    # Together: those that find what the first computed give their own blocks back as they are.
+    run = engine.generate(asked, max_tokens=TOKENS)
+    assert run.counted("integrity_failures") > 0
+    assert run.tokens == clean
+    # Blocks that failed loads had are the next ones to be given out.
+    strangers = [prompt(chunk + 3 * index, f"after spoiled {index}") for index in range(4)]
+    after = engine.generate(strangers, max_tokens=TOKENS).tokens
+    engine.settle()
+    engine.reset()
+    assert engine.generate(strangers, max_tokens=TOKENS).tokens == after
+    engine.settle()
+    engine.reset()
+
+
 def test_node_killed_in_mid_run_fails_no_request_and_hits_return(served: ModelClass) -> None:
     engine, node = served.engine, served.node
     prompts = group(served, "killed")

@@ -136,8 +136,25 @@ def test_drafts_are_not_counted_and_endings_are_passed_on(side: Any) -> None:
     new, *_, preempted, finished = last_step(side)
     assert new[0][2] == 17
     assert (preempted, finished) == (["p"], ["a"])
+
+
+def test_name_that_comes_again_is_another_request(side: Any) -> None:
+    first, second = request("a", 1), request("a", 2)
+    side.lookup(first, 0)
+    side.step(output(new={"a": (0, ([1], [2]))}, tokens={"a": 20}))
+    side.finished(first)
     assert not side._requests
     assert not side._hashes_sent
+    # The second is scheduled in the very step that tells of the first one's end.
+    side.allocated(second, SimpleNamespace(get_block_ids=lambda: ([3], [4])), 0)
+    side.step(output(new={"a": (0, ([3], [4]))}, tokens={"a": 32}, finished_req_ids={"a"}))
+    assert last_step(side)[0] == [("a", 0, 32, ([3], [4]), [b"\0", b"\1"])]
+    side.step(output(known={"a": (32, None)}, tokens={"a": 1}))
+    # And an end that comes late is the first one's.
+    side.finished(first)
+    side.step(output(known={"a": (33, None)}, tokens={"a": 1}))
+    side.finished(second)
+    assert not side._requests
 
 
 def test_request_that_must_not_read_the_cache_is_looked_up_without(side: Any) -> None:

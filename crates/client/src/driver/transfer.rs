@@ -287,12 +287,20 @@ impl<R: Remote> Shared<R> {
             ended = shared.runtime.spawn(task) => ended,
             () = late => return Err(MemoryFault::Transfer { limit }),
         };
-        let Ok((outcome, lent)) = ended else {
+        let Ok((outcome, mut lent)) = ended else {
             // The fetch ended without giving its memory back. Ending all connections is the proof
             // that nothing writes to it any more; later loads fail as unreachable.
             shared.remote.shutdown().await;
+            if let Ok(mut landing) = shared.lend(fetch) {
+                landing.lent.clear();
+            }
             return Ok(Err(LoadFailure::Abnormal));
         };
+        if outcome != FetchOutcome::Loaded {
+            // What was not verified must not stay in a block: engines hand blocks out again without
+            // overwriting them, and a value that is no number spoils what is multiplied with zero.
+            lent.clear();
+        }
         let tally = &shared.tally;
         Ok(match outcome {
             FetchOutcome::Loaded => {

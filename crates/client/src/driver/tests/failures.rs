@@ -83,6 +83,26 @@ fn l02_every_failure_of_a_request_level_load_is_one_failed_request_and_no_block(
 }
 
 #[test]
+fn l02_a_failed_load_leaves_none_of_its_bytes_in_a_block() {
+    let nodes = saved("hybrid", 1);
+    for io in ["async", "serial"] {
+        for (fault, _) in FAULTS {
+            let engine = faulty("hybrid", io, &nodes, fault);
+            let worker = &engine.workers[0];
+            worker.fill(99);
+            let before = worker.block(0, 20);
+            engine.execute(&engine.order("r", &engine.tables(20, 32), TOKENS));
+            worker.outcome("r");
+            for block in 20..24 {
+                let after = worker.block(0, block);
+                let is_clear = after.iter().all(|byte| *byte == 0);
+                assert!(is_clear, "{io} {fault:?}: {after:?} was {before:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn l02_every_failure_of_a_block_level_load_names_its_blocks_once() {
     let nodes = saved("full", 1);
     let blocks: Vec<u32> = (20..28).collect();
