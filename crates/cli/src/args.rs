@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Stat(StatArguments),
     /// Measure the round trip to a node
     Ping(PingArguments),
+    /// Read every object in data folders that no node uses, and compare it with its checksum
+    Verify(VerifyArguments),
     /// Measure the data path against the floors of this machine, in one run
     Bench(BenchArguments),
     /// The sending process of the raw socket floor
@@ -56,6 +58,9 @@ pub(crate) struct NodeArguments {
     /// When a store is acknowledged
     #[arg(long, value_enum, default_value_t = WriteMode::Through, requires = "data")]
     pub(crate) write: WriteMode,
+    /// Bytes a second at which the folders are read for damage, one pass a day; 0B for never
+    #[arg(long, value_parser = parse_size, default_value = "8MiB", requires = "data")]
+    pub(crate) scrub: u64,
     /// Listen where other machines or users can reach the node: this release has no authentication
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -99,6 +104,17 @@ pub(crate) struct PingArguments {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
     /// One JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `tessera verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// Data folders
+    #[arg(required = true)]
+    pub(crate) data: Vec<PathBuf>,
+    /// One JSON object a folder instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }

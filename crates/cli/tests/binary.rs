@@ -148,9 +148,20 @@ fn a_second_node_on_a_data_folder_is_refused_with_a_message_that_names_it() {
         message.contains("in use by another node") && message.contains(&data),
         "{message}"
     );
+    let verified = run(&["verify", &data]);
+    let message = String::from_utf8_lossy(&verified.stderr);
+    assert_eq!(verified.status.code(), Some(1));
+    assert!(message.contains("in use by another node"), "{message}");
     // A node that was killed has let go of it, and its size need not be said again.
     first.signal(Signal::KILL);
     first.ended();
+    let verified = run(&["verify", &data, "--json"]);
+    assert_eq!(verified.status.code(), Some(0));
+    let report: serde_json::Value = serde_json::from_slice(&verified.stdout).expect("JSON");
+    assert_eq!(
+        (&report["objects"], &report["damaged"]),
+        (&0.into(), &0.into())
+    );
     NodeProcess::start(&disk[..4]);
 }
 

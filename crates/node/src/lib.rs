@@ -17,14 +17,17 @@ mod node;
 mod put;
 mod reply;
 mod requests;
+mod scrub;
 mod shared;
+mod verify;
 mod writer;
 
 pub use config::{DataConfig, NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
-pub use tessera_store::WritePolicy;
+pub use tessera_store::{DiskReport, FolderError, WritePolicy};
 pub use tessera_transport::{Address, AddressError};
+pub use verify::verify;
 
 /// The store without a node around it, for those who measure it.
 pub mod store {

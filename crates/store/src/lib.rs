@@ -52,8 +52,8 @@ mod store;
 pub use config::{LeaseLimits, StoreConfig, StoreError};
 pub use disk::{
     BLOCK_BYTES, Bytes, DataFolder, Disk, DiskConfig, DiskReport, DiskSize, DiskStat, DiskTier,
-    Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, Transfer, UringDisk,
-    WritePolicy, verify,
+    Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, Scrub, ScrubStep, Transfer,
+    UringDisk, WritePolicy, verify,
 };
 pub use guard::{ReadPin, WriteExtent};
 pub use leases::OwnerId;

@@ -4,3 +4,4 @@ mod connect;
 pub(crate) mod node;
 pub(crate) mod ping;
 pub(crate) mod stat;
+pub(crate) mod verify;

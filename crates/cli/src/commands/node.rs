@@ -28,6 +28,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         data,
         disk,
         write,
+        scrub,
         insecure,
         idle_exit,
         lock,
@@ -36,6 +37,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         folders: data,
         bytes: disk,
         write: policy(write, ram),
+        scrub_bytes_s: scrub,
     });
     let config = NodeConfig {
         data,

@@ -17,6 +17,7 @@
 //! | `writer.rs` | one thread a disk: queue to log |
 //! | `evict.rs` | how a segment leaves |
 //! | `reader.rs` | two threads a disk: queue to RAM |
+//! | `scrub.rs` | the check in the background |
 //! | `tier.rs` | the operations |
 //! | `leases.rs` | the operations on leases |
 //! | `opening.rs` | start |
@@ -35,6 +36,7 @@ mod portable;
 mod reader;
 mod records;
 mod recovery;
+mod scrub;
 mod stat;
 mod superblock;
 mod table;
@@ -48,6 +50,7 @@ pub use folder::{DataFolder, Engine, FolderError};
 pub use layout::DiskSize;
 pub use opening::{DiskConfig, OpenError, WritePolicy};
 pub use portable::FileDisk;
+pub use scrub::{Scrub, ScrubStep};
 pub use stat::DiskStat;
 pub use superblock::FormatError;
 pub use tier::{DiskTier, Fetched};

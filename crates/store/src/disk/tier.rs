@@ -272,6 +272,8 @@ impl DiskTier {
             damaged: counters.damaged.get(),
             read_errors: counters.read_errors.get(),
             fenced: counters.fenced.get(),
+            scrubs: counters.scrubs.get(),
+            scrubbed_bytes: counters.scrubbed_bytes.get(),
         }
     }
 

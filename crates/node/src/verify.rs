@@ -1,0 +1,19 @@
+//! The offline check of a data folder.
+//!
+//! Called by `tessera verify`, for a folder that no node uses. It only reads.
+
+use std::path::Path;
+
+use tessera_store::{DataFolder, DiskReport, FolderError};
+
+/// Reads every object in a data folder and compares it with its checksum. None if the folder was
+/// made and never used.
+///
+/// # Errors
+/// The folder is in use, is none of ours, or cannot be read.
+pub fn verify(folder: &Path) -> Result<Option<DiskReport>, FolderError> {
+    let folder = DataFolder::open_existing(folder)?;
+    let path = folder.path().to_owned();
+    tessera_store::verify(&*folder.into_disk())
+        .map_err(|source| FolderError::Format { path, source })
+}
