@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Ping(PingArguments),
     /// Read every object in data folders that no node uses, and compare it with its checksum
     Verify(VerifyArguments),
+    /// Remove what a node that is over kept on disk: that of the local node, or what is named
+    Clean(CleanArguments),
     /// Measure the data path against the floors of this machine, in one run
     Bench(BenchArguments),
     /// The sending process of the raw socket floor
@@ -117,6 +119,13 @@ pub(crate) struct VerifyArguments {
     /// One JSON object a folder instead of text
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `tessera clean`.
+#[derive(Debug, Args)]
+pub(crate) struct CleanArguments {
+    /// Data folders; the one of this user's local node if none is named
+    pub(crate) data: Vec<PathBuf>,
 }
 
 /// Arguments of `tessera bench`.

@@ -14,20 +14,20 @@ mod data;
 mod error;
 mod listen;
 mod node;
+mod offline;
 mod put;
 mod reply;
 mod requests;
 mod scrub;
 mod shared;
-mod verify;
 mod writer;
 
 pub use config::{DataConfig, NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
+pub use offline::{remove, verify};
 pub use tessera_store::{DiskReport, FolderError, WritePolicy};
 pub use tessera_transport::{Address, AddressError};
-pub use verify::verify;
 
 /// The store without a node around it, for those who measure it.
 pub mod store {

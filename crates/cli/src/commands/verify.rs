@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<()> {
     }
     ensure!(
         damaged == 0,
-        "{damaged} damaged objects, which count as missing and will be written again: suspect the disk"
+        "{damaged} damaged objects: they count as missing and will be written again"
     );
     Ok(())
 }

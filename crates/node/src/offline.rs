@@ -1,6 +1,6 @@
-//! The offline check of a data folder.
+//! What is done to a data folder that no node uses: the check, which only reads, and the removal.
 //!
-//! Called by `tessera verify`, for a folder that no node uses. It only reads.
+//! Called by `tessera verify` and `tessera clean`.
 
 use std::path::Path;
 
@@ -16,4 +16,12 @@ pub fn verify(folder: &Path) -> Result<Option<DiskReport>, FolderError> {
     let path = folder.path().to_owned();
     tessera_store::verify(&*folder.into_disk())
         .map_err(|source| FolderError::Format { path, source })
+}
+
+/// Removes what a node keeps in a data folder. False if there is nothing.
+///
+/// # Errors
+/// The folder is in use, or is none of ours, or the system refused.
+pub fn remove(folder: &Path) -> Result<bool, FolderError> {
+    DataFolder::remove(folder)
 }
