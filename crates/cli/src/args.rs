@@ -137,6 +137,9 @@ pub(crate) struct BenchArguments {
     /// Run one family of rows
     #[arg(long)]
     pub(crate) only: Option<Family>,
+    /// Where the rows of the disk make their files, which they remove; about 4 GiB
+    #[arg(long)]
+    pub(crate) data: Option<PathBuf>,
     /// Seconds to spend on each row, floor included
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
@@ -147,7 +150,7 @@ pub(crate) struct BenchArguments {
 pub(crate) enum Family {
     /// GET, PUT, PING through a socket, against a raw socket
     Wire,
-    /// ACQUIRE and the cost of an object in the index
+    /// The tiers in this process: memory against memcpy, the disk against a raw io_uring loop
     Store,
 }
 

@@ -31,6 +31,9 @@ pub use tessera_transport::{Address, AddressError};
 
 /// The store without a node around it, for those who measure it.
 pub mod store {
-    pub use tessera_proto::Instant;
-    pub use tessera_store::{OwnerId, Presence, Published, RamStore, StoreConfig};
+    pub use tessera_proto::{Instant, checksum};
+    pub use tessera_store::{
+        DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, OwnerId, Presence,
+        Published, RamStore, RawDisk, Store, StoreConfig, WritePolicy,
+    };
 }

@@ -22,10 +22,12 @@
 //! | `leases.rs` | the operations on leases |
 //! | `opening.rs` | start |
 //! | `verify.rs` | the offline check |
+//! | `floor.rs` | the raw loop that the bench compares with |
 
 mod device;
 mod directory;
 mod evict;
+mod floor;
 mod folder;
 mod format;
 mod layout;
@@ -46,6 +48,7 @@ mod verify;
 mod writer;
 
 pub use device::{BLOCK_BYTES, Bytes, Disk, Transfer};
+pub use floor::{Direction, RawDisk};
 pub use folder::{DataFolder, Engine, FolderError};
 pub use layout::DiskSize;
 pub use opening::{DiskConfig, OpenError, WritePolicy};
