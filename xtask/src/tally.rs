@@ -51,7 +51,7 @@ impl Tally {
     fn add(&mut self, count: u64, word: &str) {
         match word {
             "passed" => self.passed += count,
-            "skipped" | "ignored" | "deselected" | "xfailed" => self.skipped += count,
+            "skipped" | "ignored" | "xfailed" => self.skipped += count,
             "failed" | "error" | "errors" | "timed" | "exec" | "xpassed" => self.failed += count,
             _ => {}
         }

@@ -31,6 +31,10 @@ pub(crate) enum Command {
     Stat(StatArguments),
     /// Measure the round trip to a node
     Ping(PingArguments),
+    /// Read every object in data folders that no node uses, and compare it with its checksum
+    Verify(VerifyArguments),
+    /// Remove what a node that is over kept on disk: that of the local node, or what is named
+    Clean(CleanArguments),
     /// Measure the data path against the floors of this machine, in one run
     Bench(BenchArguments),
     /// The sending process of the raw socket floor
@@ -56,6 +60,9 @@ pub(crate) struct NodeArguments {
     /// When a store is acknowledged
     #[arg(long, value_enum, default_value_t = WriteMode::Through, requires = "data")]
     pub(crate) write: WriteMode,
+    /// Bytes a second at which the folders are read for damage, one pass a day; 0B for never
+    #[arg(long, value_parser = parse_size, default_value = "8MiB", requires = "data")]
+    pub(crate) scrub: u64,
     /// Listen where other machines or users can reach the node: this release has no authentication
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -103,6 +110,24 @@ pub(crate) struct PingArguments {
     pub(crate) json: bool,
 }
 
+/// Arguments of `tessera verify`.
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArguments {
+    /// Data folders
+    #[arg(required = true)]
+    pub(crate) data: Vec<PathBuf>,
+    /// One JSON object a folder instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `tessera clean`.
+#[derive(Debug, Args)]
+pub(crate) struct CleanArguments {
+    /// Data folders; the one of this user's local node if none is named
+    pub(crate) data: Vec<PathBuf>,
+}
+
 /// Arguments of `tessera bench`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
@@ -112,6 +137,9 @@ pub(crate) struct BenchArguments {
     /// Run one family of rows
     #[arg(long)]
     pub(crate) only: Option<Family>,
+    /// Where the rows of the disk make their files, which they remove; about 4 GiB
+    #[arg(long)]
+    pub(crate) data: Option<PathBuf>,
     /// Seconds to spend on each row, floor included
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
@@ -122,7 +150,7 @@ pub(crate) struct BenchArguments {
 pub(crate) enum Family {
     /// GET, PUT, PING through a socket, against a raw socket
     Wire,
-    /// ACQUIRE and the cost of an object in the index
+    /// The tiers in this process: memory against memcpy, the disk against a raw io_uring loop
     Store,
 }
 

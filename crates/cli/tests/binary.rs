@@ -148,10 +148,42 @@ fn a_second_node_on_a_data_folder_is_refused_with_a_message_that_names_it() {
         message.contains("in use by another node") && message.contains(&data),
         "{message}"
     );
+    let verified = run(&["verify", &data]);
+    let message = String::from_utf8_lossy(&verified.stderr);
+    assert_eq!(verified.status.code(), Some(1));
+    assert!(message.contains("in use by another node"), "{message}");
     // A node that was killed has let go of it, and its size need not be said again.
     first.signal(Signal::KILL);
     first.ended();
-    NodeProcess::start(&disk[..4]);
+    let verified = run(&["verify", &data, "--json"]);
+    assert_eq!(verified.status.code(), Some(0));
+    let report: serde_json::Value = serde_json::from_slice(&verified.stdout).expect("JSON");
+    assert_eq!(
+        (&report["objects"], &report["damaged"]),
+        (&0.into(), &0.into())
+    );
+    drop(NodeProcess::start(&disk[..4]));
+    for said in ["removed", "nothing there"] {
+        let cleaned = run(&["clean", &data]);
+        assert_eq!(cleaned.status.code(), Some(0));
+        assert_eq!(
+            String::from_utf8_lossy(&cleaned.stdout),
+            format!("{data}: {said}\n")
+        );
+    }
+    assert!(!folder.path().join("data").exists());
+}
+
+#[test]
+fn clean_without_a_folder_is_about_the_local_node_of_the_user() {
+    let home = tempfile::tempdir().expect("a folder");
+    let cleaned = tessera(&["clean"])
+        .env("XDG_CACHE_HOME", home.path())
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8_lossy(&cleaned.stdout);
+    let expected = home.path().join("tessera/data");
+    assert_eq!(said, format!("{}: nothing there\n", expected.display()));
 }
 
 #[test]

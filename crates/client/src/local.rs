@@ -3,9 +3,12 @@
 //! Held by the scheduler's driver, one per engine. All engines of one user share one node: a unix
 //! socket and a lock file in a folder that only the user can enter. Whoever finds the lock free
 //! starts the node, detached, from the `tessera` binary beside the Python package; it outlives the
-//! engine and ends by itself when idle. A thread of its own watches the lock and starts the node
-//! again after it died, at growing intervals. The invariant: no request ever waits here. Without a
-//! node every lookup is a miss, and hits come back when a node is there.
+//! engine, ends by itself when idle, and finds on disk what it held. A thread of its own watches
+//! the lock and starts the node again after it died, at growing intervals. The invariant: no
+//! request ever waits here. Without a node every lookup is a miss, and hits come back when a node
+//! is there.
+
+mod data;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -23,6 +26,7 @@ use rustix::fs::{FlockOperation, flock};
 use tessera_proto::PROTOCOL_VERSION;
 use tessera_transport::Address;
 
+use self::data::Data;
 use crate::options::Options;
 
 /// The longest path of a unix socket, in bytes, without its final zero.
@@ -127,6 +131,7 @@ impl LocalNode {
             binary: binary.to_owned(),
             ram_bytes: options.local_ram_bytes,
             idle_exit: options.local_idle_exit,
+            data: Data::of(options)?,
             place: place.clone(),
         };
         let stop = Arc::new(Stop::default());
@@ -167,6 +172,15 @@ impl LocalNode {
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.place.log
+    }
+
+    /// The folder in which the local node of this user keeps objects on disk.
+    ///
+    /// # Errors
+    ///
+    /// When there is no home to put it in.
+    pub fn data_folder(options: &Options) -> Result<PathBuf, LocalError> {
+        data::folder(options)
     }
 
     /// Where the node listens.
@@ -273,19 +287,22 @@ impl Place {
 }
 
 fn default_folder() -> Result<PathBuf, LocalError> {
-    let folder = |name: &str| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|it| it.is_absolute())
-    };
-    if let Some(runtime) = folder("XDG_RUNTIME_DIR").filter(|it| it.is_dir()) {
-        return Ok(runtime.join("tessera"));
+    match environment_folder("XDG_RUNTIME_DIR").filter(|it| it.is_dir()) {
+        Some(runtime) => Ok(runtime.join("tessera")),
+        None => Ok(cache_folder()?.join("run")),
     }
-    let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
-    Ok(cache
-        .ok_or(LocalError::NoFolder)?
-        .join("tessera")
-        .join("run"))
+}
+
+/// What Tessera keeps for this user.
+fn cache_folder() -> Result<PathBuf, LocalError> {
+    let cache = environment_folder("XDG_CACHE_HOME");
+    let cache = cache.or_else(|| Some(environment_folder("HOME")?.join(".cache")));
+    Ok(cache.ok_or(LocalError::NoFolder)?.join("tessera"))
+}
+
+fn environment_folder(name: &str) -> Option<PathBuf> {
+    let folder = PathBuf::from(std::env::var_os(name)?);
+    folder.is_absolute().then_some(folder)
 }
 
 /// What it takes to start a node.
@@ -293,6 +310,7 @@ struct Starter {
     binary: PathBuf,
     ram_bytes: u64,
     idle_exit: Duration,
+    data: Option<Data>,
     place: Place,
 }
 
@@ -311,6 +329,7 @@ impl Starter {
             .arg("--idle-exit")
             .arg(format!("{}s", self.idle_exit.as_secs()));
         command.arg("--lock").arg(&self.place.lock);
+        command.args(self.data.iter().flat_map(Data::arguments));
         command.env_clear();
         command.envs(
             ENVIRONMENT

@@ -195,6 +195,24 @@ pub const TABLE: &[OptionDoc] = &[
         meaning: "Memory of the shared local node, where this engine is the one that starts it.",
     },
     OptionDoc {
+        key: "local_disk",
+        kind: Kind::Bytes {
+            min: 0,
+            max: 1024 * TIB,
+        },
+        default: "\"16GiB\"",
+        meaning: "Most bytes that the shared local node keeps on disk, and never more than half of \
+                  what is free when the folder is made. A folder keeps its size until `tessera \
+                  clean` removes it. 0: in memory only.",
+    },
+    OptionDoc {
+        key: "local_data",
+        kind: Kind::Text,
+        default: "\"\"",
+        meaning: "Folder of what the shared local node keeps on disk. Empty: `data` in \
+                  `local_dir` if that is set, else `~/.cache/tessera/data`.",
+    },
+    OptionDoc {
         key: "local_idle_exit_s",
         kind: Kind::Integer {
             min: 1,
@@ -262,6 +280,8 @@ pub struct Options {
     pub staging_bytes: u64,
     pub self_test: bool,
     pub local_ram_bytes: u64,
+    pub local_disk_bytes: u64,
+    pub local_data: String,
     pub local_idle_exit: Duration,
     pub local_dir: String,
 }
@@ -348,6 +368,8 @@ impl Options {
             staging_bytes: reader.bytes("staging")?,
             self_test: reader.flag("self_test")?,
             local_ram_bytes: reader.bytes("local_ram")?,
+            local_disk_bytes: reader.bytes("local_disk")?,
+            local_data: reader.text("local_data")?,
             local_idle_exit: Duration::from_secs(reader.integer("local_idle_exit_s")?),
             local_dir: reader.folder("local_dir")?,
         };

@@ -40,6 +40,8 @@ pub struct DataConfig {
     pub bytes: Option<u64>,
     /// When a PUT is answered.
     pub write: WritePolicy,
+    /// Bytes a second at which the disks are read for damage that nobody meets; 0 for never.
+    pub scrub_bytes_s: u64,
 }
 
 /// Bounds on what clients can make the node hold, and on how long they can take.

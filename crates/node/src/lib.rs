@@ -14,20 +14,26 @@ mod data;
 mod error;
 mod listen;
 mod node;
+mod offline;
 mod put;
 mod reply;
 mod requests;
+mod scrub;
 mod shared;
 mod writer;
 
 pub use config::{DataConfig, NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
-pub use tessera_store::WritePolicy;
+pub use offline::{remove, verify};
+pub use tessera_store::{DiskReport, FolderError, WritePolicy};
 pub use tessera_transport::{Address, AddressError};
 
 /// The store without a node around it, for those who measure it.
 pub mod store {
-    pub use tessera_proto::Instant;
-    pub use tessera_store::{OwnerId, Presence, Published, RamStore, StoreConfig};
+    pub use tessera_proto::{Instant, checksum};
+    pub use tessera_store::{
+        DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, OwnerId, Presence,
+        Published, RamStore, RawDisk, Store, StoreConfig, WritePolicy,
+    };
 }

@@ -25,6 +25,7 @@ use crate::counters::Counters;
 use crate::data;
 use crate::error::StartError;
 use crate::listen::Claim;
+use crate::scrub;
 use crate::shared::{Shared, stopped};
 
 /// How often leases that ran out are given back.
@@ -73,6 +74,7 @@ impl Node {
         let reserved = Reserved::take(&config.listen).await.map_err(bind)?;
         let limits = config.limits.clone();
         let idle_exit = config.idle_exit;
+        let scrub_bytes_s = config.data.as_ref().map_or(0, |data| data.scrub_bytes_s);
         let store = open_store(config).await?;
         let listener = reserved.listen().map_err(bind)?;
         let address = listener.address().map_err(bind)?;
@@ -93,6 +95,7 @@ impl Node {
             listener,
             stop: stopping,
             idle_exit,
+            scrub_bytes_s,
             connections: JoinSet::new(),
             _claim: claim,
         };
@@ -140,7 +143,7 @@ async fn open_store(config: NodeConfig) -> Result<Store, StartError> {
 }
 
 /// Runs what blocks, apart from the threads that serve.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
@@ -152,6 +155,7 @@ struct Accepting {
     shared: Arc<Shared>,
     stop: watch::Receiver<bool>,
     idle_exit: Option<Duration>,
+    scrub_bytes_s: u64,
     connections: JoinSet<()>,
     listener: Listener,
     _claim: Claim,
@@ -159,17 +163,25 @@ struct Accepting {
 
 impl Accepting {
     async fn run(mut self) -> StopReason {
+        let (end, ended) = watch::channel(false);
+        let scrub = self.shared.store.scrub().filter(|_| self.scrub_bytes_s > 0);
+        let scrub = scrub.map(|scrub| tokio::spawn(scrub::run(scrub, self.scrub_bytes_s, ended)));
         let reason = self.accept().await;
         tracing::info!(?reason, connections = self.connections.len(), "stopping");
         let Self {
             shared,
-            stop: _,
-            idle_exit: _,
             mut connections,
             listener,
             _claim,
+            ..
         } = self;
         drop(listener);
+        end.send_replace(true);
+        if let Some(scrub) = scrub
+            && let Err(error) = scrub.await
+        {
+            tracing::error!(%error, "the scrub ended by a bug");
+        }
         // An idle node has no connections; those of an ordered one see the order themselves.
         let drained = timeout(shared.limits.drain_timeout, drain(&mut connections)).await;
         if drained.is_err() {

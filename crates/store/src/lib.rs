@@ -51,9 +51,9 @@ mod store;
 
 pub use config::{LeaseLimits, StoreConfig, StoreError};
 pub use disk::{
-    BLOCK_BYTES, Bytes, DataFolder, Disk, DiskConfig, DiskReport, DiskSize, DiskStat, DiskTier,
-    Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, Transfer, UringDisk,
-    WritePolicy, verify,
+    BLOCK_BYTES, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskReport, DiskSize, DiskStat,
+    DiskTier, Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, RawDisk, Scrub,
+    ScrubStep, Transfer, UringDisk, WritePolicy, verify,
 };
 pub use guard::{ReadPin, WriteExtent};
 pub use leases::OwnerId;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tessera_proto::message::Presence;
 use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, WriteId};
 
-use crate::disk::{DiskStat, DiskTier, Fetched};
+use crate::disk::{DiskStat, DiskTier, Fetched, Scrub};
 use crate::guard::WriteExtent;
 use crate::leases::OwnerId;
 use crate::ram::{Acquired, Published, RamStore, ReserveRefusal};
@@ -196,6 +196,12 @@ impl Store {
     pub fn disk_stat(&self) -> DiskStat {
         let disk = self.disk.as_ref();
         disk.map_or_else(DiskStat::default, |disk| disk.stat())
+    }
+
+    /// A scrub of the disks, for whoever sets its pace. None without disks.
+    #[must_use]
+    pub fn scrub(&self) -> Option<Scrub> {
+        self.disk.as_ref().map(|disk| disk.scrub())
     }
 
     /// Writes what is queued for the disks, syncs them and ends their threads. What is published

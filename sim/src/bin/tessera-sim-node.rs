@@ -26,6 +26,7 @@ async fn main() -> Result<()> {
             folders: vec![folder.into()],
             bytes: Some(disk_mib << 20),
             write: WritePolicy::Through,
+            scrub_bytes_s: 0,
         });
     }
     let mut node = Node::start(config).await?;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{report, store, wire};
+use super::{disk, report, store, wire};
 use crate::args::{BenchArguments, Family};
 
 /// Prints a table, and with `--json` the rows as the last line.
@@ -14,7 +14,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     let mut total = 0;
     total += if wanted(Family::Wire) { wire::ROWS } else { 0 };
     total += if wanted(Family::Store) {
-        store::ROWS
+        store::ROWS + disk::ROWS
     } else {
         0
     };
@@ -27,6 +27,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     }
     if wanted(Family::Store) {
         rows.append(&mut store::run(arguments.seconds, &progress)?);
+        let folder = arguments.data.as_deref();
+        rows.append(&mut disk::run(folder, arguments.seconds, &progress)?);
     }
     progress.finish_and_clear();
     report::print(&rows, arguments.json)

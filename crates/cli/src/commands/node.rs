@@ -30,6 +30,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         data,
         disk,
         write,
+        scrub,
         insecure,
         idle_exit,
         lock,
@@ -39,6 +40,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         folders: data,
         bytes: disk,
         write: policy(write, ram),
+        scrub_bytes_s: scrub,
     });
     let config = NodeConfig {
         data,

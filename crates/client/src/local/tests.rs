@@ -14,6 +14,14 @@ const FAST: Pace = Pace {
     restart_max: Duration::from_millis(200),
 };
 
+/// A busy machine takes its time from the start of a node to its lock; within the interval nobody
+/// tries again.
+const PATIENT: Pace = Pace {
+    restart_first: Duration::from_secs(2),
+    restart_max: Duration::from_secs(2),
+    ..FAST
+};
+
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A folder with a program that stands for `tessera`: it locks, writes its pid, and stays.
@@ -26,7 +34,8 @@ impl Stage {
     fn new(life: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let run = folder.path().join("run");
-        let options = json!({ "local_dir": run.to_str().unwrap(), "local_ram": "64MiB" });
+        let options = json!({ "local_dir": run.to_str().unwrap(), "local_ram": "64MiB",
+                              "local_disk": "256MiB" });
         let options = Options::parse(&options).unwrap();
         let pids = folder.path().join("pids");
         let script = format!(
@@ -90,7 +99,7 @@ fn kill(pid: i32) {
 #[test]
 fn node_is_started_with_its_socket_lock_and_limits_and_outlives_the_engine() {
     let stage = Stage::new("exec sleep 600");
-    let node = stage.keep_alive();
+    let node = stage.keep_alive_at(PATIENT);
     let pid = stage.wait_for_starts(1)[0];
     let args = fs::read_to_string(stage.folder.path().join("args")).unwrap();
     let run = stage.folder.path().join("run");
@@ -99,7 +108,8 @@ fn node_is_started_with_its_socket_lock_and_limits_and_outlives_the_engine() {
         args.trim(),
         format!(
             "node --listen unix:{run}/node-v{PROTOCOL_VERSION}.sock --ram 67108864B \
-             --idle-exit 3600s --lock {run}/node-v{PROTOCOL_VERSION}.lock"
+             --idle-exit 3600s --lock {run}/node-v{PROTOCOL_VERSION}.lock \
+             --data {run}/data --disk 268435456B"
         )
     );
     drop(node);
@@ -119,18 +129,11 @@ fn killed_node_is_started_again() {
 
 #[test]
 fn engines_share_one_node_and_the_survivor_replaces_it() {
-    // A busy machine takes its time from the start of a node to its lock; within the interval
-    // nobody tries again.
-    let patient = Pace {
-        restart_first: Duration::from_secs(2),
-        restart_max: Duration::from_secs(2),
-        ..FAST
-    };
     let stage = Stage::new("exec sleep 600");
-    let first = stage.keep_alive_at(patient);
+    let first = stage.keep_alive_at(PATIENT);
     let pid = stage.wait_for_starts(1)[0];
-    let second = stage.keep_alive_at(patient);
-    let third = stage.keep_alive_at(patient);
+    let second = stage.keep_alive_at(PATIENT);
+    let third = stage.keep_alive_at(PATIENT);
     drop(first);
     drop(second);
     // Many looks at the lock later nobody has tried to start another.

@@ -3,7 +3,7 @@
 //! Called by the node at its start, and by the offline check. Invariant: the lock is held by the
 //! open file itself, so it lasts exactly as long as the disk that is made of it.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -97,6 +97,36 @@ impl DataFolder {
         Self::open_file(folder.join(FILE), None, false)
     }
 
+    /// Removes the data file in `folder`, of whatever version and size, and the folder if it is
+    /// empty then. False if there was none.
+    ///
+    /// # Errors
+    /// It is in use, or is none of ours, or the system refused.
+    pub fn remove(folder: &Path) -> Result<bool, FolderError> {
+        let path = folder.join(FILE);
+        let failed = |source| FolderError::Io {
+            path: path.clone(),
+            source,
+        };
+        let file = match open(&path, false, OFlags::empty()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file.map_err(failed)?,
+        };
+        lock(&path, &file)?;
+        let disk = FileDisk::new(file).map_err(failed)?;
+        match Superblock::find(&disk) {
+            Err(FormatError::Foreign) => {
+                let source = FormatError::Foreign;
+                return Err(FolderError::Format { path, source });
+            }
+            // Only its removal is asked for.
+            Ok(_) | Err(_) => fs::remove_file(&path).map_err(failed)?,
+        }
+        // Something else may lie there; then it stays.
+        let _ = fs::remove_dir(folder);
+        Ok(true)
+    }
+
     /// The data file.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -131,11 +161,7 @@ impl DataFolder {
             source,
         };
         let file = open(&path, make, OFlags::empty()).map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(FolderError::InUse { path }),
-            Err(errno) => return Err(failed(errno.into())),
-        }
+        lock(&path, &file)?;
         let found = {
             let file = file.try_clone().map_err(failed)?;
             Superblock::find(&FileDisk::new(file).map_err(failed)?).map_err(refused)?
@@ -164,6 +190,19 @@ impl DataFolder {
             engine,
             segment_bytes: layout.segment_bytes,
         })
+    }
+}
+
+/// Takes the lock of a data file, for as long as `file` is open.
+fn lock(path: &Path, file: &File) -> Result<(), FolderError> {
+    let path = path.to_owned();
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(FolderError::InUse { path }),
+        Err(errno) => Err(FolderError::Io {
+            path,
+            source: errno.into(),
+        }),
     }
 }
 

@@ -17,14 +17,17 @@
 //! | `writer.rs` | one thread a disk: queue to log |
 //! | `evict.rs` | how a segment leaves |
 //! | `reader.rs` | two threads a disk: queue to RAM |
+//! | `scrub.rs` | the check in the background |
 //! | `tier.rs` | the operations |
 //! | `leases.rs` | the operations on leases |
 //! | `opening.rs` | start |
 //! | `verify.rs` | the offline check |
+//! | `floor.rs` | the raw loop that the bench compares with |
 
 mod device;
 mod directory;
 mod evict;
+mod floor;
 mod folder;
 mod format;
 mod layout;
@@ -35,6 +38,7 @@ mod portable;
 mod reader;
 mod records;
 mod recovery;
+mod scrub;
 mod stat;
 mod superblock;
 mod table;
@@ -44,10 +48,12 @@ mod verify;
 mod writer;
 
 pub use device::{BLOCK_BYTES, Bytes, Disk, Transfer};
+pub use floor::{Direction, RawDisk};
 pub use folder::{DataFolder, Engine, FolderError};
 pub use layout::DiskSize;
 pub use opening::{DiskConfig, OpenError, WritePolicy};
 pub use portable::FileDisk;
+pub use scrub::{Scrub, ScrubStep};
 pub use stat::DiskStat;
 pub use superblock::FormatError;
 pub use tier::{DiskTier, Fetched};

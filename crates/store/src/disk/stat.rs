@@ -24,6 +24,8 @@ pub(crate) struct DiskCounters {
     pub(crate) fenced: Count,
     pub(crate) recovered: Count,
     pub(crate) torn: Count,
+    pub(crate) scrubs: Count,
+    pub(crate) scrubbed_bytes: Count,
 }
 
 macro_rules! disk_stat {
@@ -91,4 +93,8 @@ disk_stat! {
     read_errors,
     /// Disks that failed and are not used any more.
     fenced,
+    /// Times that the scrub has passed over everything.
+    scrubs,
+    /// Bytes that the scrub has read.
+    scrubbed_bytes,
 }

@@ -272,6 +272,8 @@ impl DiskTier {
             damaged: counters.damaged.get(),
             read_errors: counters.read_errors.get(),
             fenced: counters.fenced.get(),
+            scrubs: counters.scrubs.get(),
+            scrubbed_bytes: counters.scrubbed_bytes.get(),
         }
     }
 
@@ -292,5 +294,52 @@ impl DiskTier {
 impl Drop for DiskTier {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use tessera_proto::{KeyDigest, NamespaceDigest, checksum};
+
+    use super::*;
+    use crate::config::StoreConfig;
+    use crate::disk::{DiskConfig, FileDisk};
+
+    #[test]
+    fn object_that_came_into_ram_and_left_its_disk_since_ram_was_asked_is_found() {
+        let file = tempfile::tempfile().expect("a file");
+        file.set_len(3 << 20).expect("room");
+        let disk: Arc<dyn Disk> = Arc::new(FileDisk::new(file).expect("a length"));
+        let ram = RamStore::new(StoreConfig::with_capacity(1 << 20)).expect("a small arena");
+        let config = DiskConfig {
+            segment_bytes: 256 << 10,
+            write: WritePolicy::Through,
+            objects_max: 100,
+            readers: 1,
+        };
+        let tier = DiskTier::open(ram.clone(), &config, vec![disk]).expect("an empty disk");
+        let now = Instant(0);
+        let mut extent = ram.reserve(1_000, now).expect("room");
+        extent.fill(7);
+        let header = ObjectHeader {
+            namespace: NamespaceDigest([1; 32]),
+            key: KeyDigest([2; 32]),
+            layout: 1,
+            length_bytes: 1_000,
+            checksum: checksum(&extent),
+            write: WriteId(1),
+        };
+        assert_eq!(
+            ram.publish(extent, header.id(), header, now),
+            Published::Stored
+        );
+        let (sender, receiver) = channel();
+        let found = move |fetched| sender.send(fetched).expect("heard");
+        tier.fetch(header.id(), now, Box::new(found));
+        let fetched = receiver.recv().expect("an answer");
+        assert!(matches!(fetched, Fetched::Found(pin) if *pin == [7; 1_000]));
+        assert_eq!(ram.stat().misses, 0);
     }
 }

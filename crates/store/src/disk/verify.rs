@@ -24,7 +24,9 @@ pub struct DiskReport {
     pub bytes: u64,
     /// Removals.
     pub removals: u64,
-    /// Objects whose bytes do not verify. A node never gives them out.
+    /// Objects at the end of the log that are not whole, as the last ones before a crash may be.
+    pub torn: u64,
+    /// Other objects whose bytes do not verify. A node never gives them out.
     pub damaged: u64,
 }
 
@@ -41,7 +43,7 @@ pub fn verify(disk: &dyn Disk) -> Result<Option<DiskReport>, FormatError> {
     for found in recover(disk, &superblock)? {
         report.segments += 1;
         report.unsealed += u64::from(found.tail.is_some());
-        report.damaged += found.damaged;
+        report.torn += found.damaged;
         check_segment(disk, &superblock, &found, &mut report)?;
     }
     Ok(Some(report))

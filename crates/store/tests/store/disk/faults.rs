@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use tessera_store::{DiskConfig, DiskReport, Published, WritePolicy, verify};
+use tessera_store::{DiskConfig, DiskReport, Published, ScrubStep, WritePolicy, verify};
 
 use super::memory::{Faults, HEAD_BYTES, MemoryDisk};
 use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, open, put, try_open};
@@ -135,6 +135,31 @@ fn disk_that_does_not_sync_is_fenced_and_the_other_serves_on() {
     let kept = keys.iter().filter(|key| get(&store, **key).is_some());
     // Most went to the second disk: all of those that came after the first had failed.
     assert!(kept.count() >= 30);
+}
+
+#[test]
+fn scrub_finds_what_nobody_reads_a_few_bytes_at_a_time() {
+    let disk = filled();
+    // An object of the first segment, which is sealed and read by its footer.
+    disk.change(|bytes| bytes[HEAD_BYTES as usize + 3 * 4_096 + 10] ^= 1);
+    let store = open(MIB, &disk);
+    let mut scrub = store.scrub().expect("it has a disk");
+    for pass in 1..=2 {
+        let (mut steps, mut bytes) = (0, 0);
+        while let ScrubStep::Read(read) = scrub.step(80 << 10) {
+            assert!((1..=80 << 10).contains(&read), "{read} bytes in one step");
+            (steps, bytes) = (steps + 1, bytes + read);
+        }
+        assert!(steps >= KEYS / 2 - 2, "{steps} steps");
+        let stat = store.disk_stat();
+        assert_eq!((stat.scrubs, stat.damaged), (pass, 1));
+        assert_eq!(stat.objects, KEYS - 1);
+        assert!(bytes > 20 * 70 * KIB / 2);
+    }
+    assert_eq!(store.disk_stat().read_bytes, 0, "nothing came into memory");
+    let found = (0..KEYS).filter(|key| get(&store, *key).is_some());
+    assert_eq!(found.count() as u64, KEYS - 1);
+    store.ram().check_invariants();
 }
 
 #[test]

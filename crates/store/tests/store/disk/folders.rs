@@ -151,3 +151,26 @@ fn file_that_was_cut_is_refused() {
         })
     ));
 }
+
+#[test]
+fn folder_is_removed_whatever_its_version_but_not_under_a_node_nor_if_it_is_foreign() {
+    let parent = folder();
+    let folder = parent.path().join("data");
+    assert_eq!(DataFolder::remove(&folder).ok(), Some(false));
+    let used = store(&folder);
+    let refused = DataFolder::remove(&folder).err();
+    assert!(matches!(refused, Some(FolderError::InUse { .. })));
+    drop(used);
+    let path = folder.join("tessera.data");
+    let mut bytes = fs::read(&path).expect("there");
+    bytes[8] = 2;
+    bytes[4_096 + 8] = 2;
+    fs::write(&path, &bytes).expect("room");
+    assert_eq!(DataFolder::remove(&folder).ok(), Some(true));
+    assert!(!folder.exists());
+    fs::create_dir(&folder).expect("room");
+    fs::write(&path, b"not yours".repeat(10_000)).expect("room");
+    let refused = DataFolder::remove(&folder).err();
+    assert!(matches!(refused, Some(FolderError::Format { .. })));
+    assert!(path.exists());
+}

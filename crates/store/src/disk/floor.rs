@@ -1,0 +1,147 @@
+//! The floor of the bench: blocks between memory and a file through io_uring, a constant number in
+//! flight, and nothing else.
+//!
+//! Called by `tessera bench` only. Invariant: as in `uring.rs`, the kernel has no transfer left
+//! when a call returns.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process;
+
+use io_uring::{IoUring, opcode, types};
+use rustix::fs::OFlags;
+
+use super::device::{BLOCK_BYTES, Buffer};
+use super::portable::allocate;
+
+/// A file that is read and written in blocks of one size, past the page cache.
+pub struct RawDisk {
+    file: File,
+    ring: IoUring,
+    memory: Vec<Buffer>,
+    block_bytes: usize,
+}
+
+/// Which way the blocks go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the file.
+    Read,
+    /// To the file.
+    Write,
+}
+
+impl RawDisk {
+    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], and keeps up to
+    /// `depth` transfers in flight.
+    ///
+    /// # Errors
+    /// The file system has no direct I/O or no room, or the kernel gives no ring.
+    ///
+    /// # Panics
+    /// If a block is no multiple of [`BLOCK_BYTES`].
+    pub fn create(path: &Path, blocks: u64, block_bytes: usize, depth: u32) -> io::Result<Self> {
+        assert!(block_bytes.is_multiple_of(BLOCK_BYTES));
+        let direct = i32::try_from(OFlags::DIRECT.bits()).expect("a flag of open");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.mode(0o600).custom_flags(direct).open(path)?;
+        let bytes = blocks * block_bytes as u64;
+        file.set_len(bytes)?;
+        allocate(&file, 0, bytes)?;
+        Ok(Self {
+            file,
+            ring: IoUring::new(depth)?,
+            memory: (0..depth).map(|_| Buffer::new(block_bytes)).collect(),
+            block_bytes,
+        })
+    }
+
+    /// Moves these blocks, in any order.
+    ///
+    /// # Errors
+    /// A transfer failed or was short; the others that had begun have ended.
+    pub fn run(
+        &mut self,
+        direction: Direction,
+        mut blocks: impl Iterator<Item = u64>,
+    ) -> io::Result<()> {
+        let mut idle: Vec<usize> = (0..self.memory.len()).collect();
+        let mut outcome = Ok(());
+        loop {
+            while outcome.is_ok()
+                && let Some(slot) = idle.pop()
+            {
+                let Some(block) = blocks.next() else {
+                    idle.push(slot);
+                    break;
+                };
+                self.begin(direction, slot, block);
+            }
+            if idle.len() == self.memory.len() {
+                return outcome;
+            }
+            if let Err(error) = self.ring.submit_and_wait(1)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                eprintln!("io_uring: {error} with transfers in flight; ending the process");
+                process::abort();
+            }
+            for completion in self.ring.completion() {
+                idle.push(usize::try_from(completion.user_data()).expect("a slot of ours"));
+                match usize::try_from(completion.result()) {
+                    Ok(moved) if moved == self.block_bytes => {}
+                    Ok(_) => outcome = Err(io::ErrorKind::UnexpectedEof.into()),
+                    Err(_) => outcome = Err(io::Error::from_raw_os_error(-completion.result())),
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, direction: Direction, slot: usize, block: u64) {
+        let fd = types::Fd(self.file.as_raw_fd());
+        let at = block * self.block_bytes as u64;
+        let length = u32::try_from(self.block_bytes).expect("a block is below 4 GiB");
+        let memory = self.memory[slot].bytes_mut().as_mut_ptr();
+        let entry = match direction {
+            Direction::Read => opcode::Read::new(fd, memory, length).offset(at).build(),
+            Direction::Write => opcode::Write::new(fd, memory, length).offset(at).build(),
+        };
+        let entry = entry.user_data(slot as u64);
+        // SAFETY: the memory of the slot lives as long as this value and is touched by nobody else
+        // until the completion has come, for which `run` waits before it returns.
+        let pushed = unsafe { self.ring.submission().push(&entry) };
+        debug_assert!(pushed.is_ok(), "the queue holds all that is in flight");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_block_goes_round_at_any_depth() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a folder");
+        for depth in [1, 3, 64] {
+            let path = folder.path().join("raw");
+            let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth).expect("direct I/O");
+            for memory in &mut disk.memory {
+                memory.bytes_mut().fill(9);
+            }
+            disk.run(Direction::Write, 0..10).expect("written");
+            let written = std::fs::read(&path).expect("there");
+            assert!(written.len() == 10 * BLOCK_BYTES && written.iter().all(|byte| *byte == 9));
+            disk.memory[0].bytes_mut().fill(0);
+            disk.run(Direction::Read, (0..10).cycle().take(100))
+                .expect("read");
+            assert!(disk.memory[0].bytes().iter().all(|byte| *byte == 9));
+            let beyond = disk
+                .run(Direction::Read, 8..20)
+                .expect_err("beyond the end");
+            assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+}
