@@ -5,6 +5,9 @@ must give the same tokens. The control shows that this could have failed: the fi
 saves prompts of which one block is damaged on its way to the node, under a right checksum; there
 the second process must give other tokens. Status goes to standard error, the table to standard
 output; with `--json` its last line is one JSON object.
+
+At the end the node, which keeps its objects in a folder, is killed and started again, and a third
+process must answer the prompts of one model from what it finds there.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ class Row:
     control_differs: bool | None
     """None where the engine cannot continue a loaded prefix, so that no hit is claimed."""
     expected_hit_tokens: int
+    cold_tokens: list[list[list[int]]]
 
     @property
     def ok(self) -> bool:
@@ -67,7 +71,7 @@ def demonstrate(name: str, binary: Path, models: Path, logs: Path, node: Node) -
     recipe = RECIPES[name]()
     status(f"{name}: model ({recipe.layout} attention)")
     model = ensure(name, models)
-    prompts = [prompt(PROMPT_TOKENS, f"{name} {index}") for index in range(PROMPTS)]
+    prompts = prompts_of(name)
 
     status(f"{name}: first engine starts")
     with (
@@ -112,7 +116,57 @@ def demonstrate(name: str, binary: Path, models: Path, logs: Path, node: Node) -
         warm_ttft_ms=ttft_ms(warm),
         tokens_equal=[run.tokens for run in cold] == [run.tokens for run in warm],
         control_differs=differs if loads else None,
+        cold_tokens=[run.tokens for run in cold],
         expected_hit_tokens=PROMPTS * ((PROMPT_TOKENS - 1) // chunk * chunk) if loads else 0,
+    )
+
+
+def prompts_of(name: str) -> list[list[int]]:
+    """The prompts of a model, the same in every process."""
+    return [prompt(PROMPT_TOKENS, f"{name} {index}") for index in range(PROMPTS)]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """What a node found again after it was killed, and what an engine made of it."""
+
+    name: str
+    external_hit_tokens: int
+    ttft_ms: float
+    tokens_equal: bool
+    expected_hit_tokens: int
+
+    @property
+    def ok(self) -> bool:
+        return self.external_hit_tokens == self.expected_hit_tokens and self.tokens_equal
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        hit, equal = f"{self.external_hit_tokens:,}", "yes" if self.tokens_equal else "NO"
+        return (
+            f"{self.name} after kill -9 of the node and its restart: external hit {hit}, "
+            f"TTFT {self.ttft_ms:.1f} ms, tokens equal: {equal}"
+        )
+
+
+def restart(row: Row, models: Path, logs: Path, node: Node) -> Restart:
+    """Kills the node, starts it again on its folder, and serves the prompts of `row` once more."""
+    status(f"{row.name}: the node is killed with SIGKILL, and started again on its folder")
+    node.kill()
+    node.restart()
+    status(f"{row.name}: third engine starts")
+    model = ensure(row.name, models)
+    with Engine(model, logs / f"{row.name}-restart.log", connector(node.address)) as engine:
+        engine.start()
+        engine.generate([prompt(engine.block_tokens // 2, "warm up")])
+        found = engine.each(prompts_of(row.name), max_tokens=TOKENS)
+    return Restart(
+        name=row.name,
+        external_hit_tokens=sum(run.external for run in found),
+        ttft_ms=ttft_ms(found),
+        tokens_equal=[run.tokens for run in found] == row.cold_tokens,
+        expected_hit_tokens=row.expected_hit_tokens,
     )
 
 
@@ -156,14 +210,21 @@ def table(rows: list[Row]) -> str:
     return "\n".join(text)
 
 
-def report(rows: list[Row], failure: Exception | None = None) -> str:
+INTERNAL = ("expected_hit_tokens", "cold_tokens")
+
+
+def report(
+    rows: list[Row], restarted: Restart | None = None, failure: Exception | None = None
+) -> str:
     """The JSON line: what there is, and what went wrong if something did."""
-    models = [asdict(row) for row in rows]
-    for model in models:
-        del model["expected_hit_tokens"]
-    ok = failure is None and all(row.ok for row in rows)
+
+    def shown(row: Row | Restart) -> dict[str, object]:
+        return {key: value for key, value in asdict(row).items() if key not in INTERNAL}
+
+    ok = failure is None and all(row.ok for row in [*rows, restarted] if row is not None)
+    more = {} if restarted is None else {"restart": shown(restarted)}
     error = {} if failure is None else {"error": str(failure)}
-    return json.dumps({"ok": ok, "models": models, **error})
+    return json.dumps({"ok": ok, "models": [shown(row) for row in rows], **more, **error})
 
 
 def main() -> None:
@@ -176,23 +237,31 @@ def main() -> None:
     logs = Path(tempfile.mkdtemp(prefix="tessera-demo-"))
     status(f"logs in {logs}")
     rows: list[Row] = []
+    restarted = None
     try:
-        with Node(arguments.binary, logs / "node.log", ram="1GiB") as node:
+        with Node(arguments.binary, logs / "node.log", ram="1GiB", data=logs / "data") as node:
             status(f"one node for all: {node.address}")
             for name in [arguments.model] if arguments.model else RECIPES:
                 rows.append(demonstrate(name, arguments.binary, arguments.models, logs, node))
+            # The last one that can: recurrent state beside full attention, if all have run.
+            able = [row for row in rows if row.control_differs is not None]
+            if able:
+                restarted = restart(able[-1], arguments.models, logs, node)
     except FAILURES as failure:
         status(f"the demo did not run to its end: {failure}")
         status(f"all logs are in {logs}")
         if arguments.json:
-            print(report(rows, failure))
+            print(report(rows, failure=failure))
         sys.exit(1)
     print(table(rows))
     if any(row.control_differs is None for row in rows):
         print("- : the CPU engine cannot continue a loaded prefix with this layout: no hit claimed")
+    if restarted is not None:
+        print(restarted.line)
     if arguments.json:
-        print(report(rows))
-    sys.exit(0 if all(row.ok for row in rows) else 1)
+        print(report(rows, restarted))
+    ok = all(row.ok for row in [*rows, restarted] if row is not None)
+    sys.exit(0 if ok else 1)
 
 
 if __name__ == "__main__":

@@ -117,13 +117,9 @@ class Process:
         self.log = log
         self.name = log.stem
         self.lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.child.stdout is not None
-        for line in self.child.stdout:
-            self.lines.put(line)
-        self.lines.put(None)
+        # Both are this child's own: after a restart the old one's end is nobody's.
+        reading = (child.stdout, self.lines)
+        threading.Thread(target=read_lines, args=reading, daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -139,7 +135,7 @@ class Process:
         except queue.Empty:
             raise ProcessError(f"{self.name}: silent for {timeout_s} s\n{self.tail()}") from None
         if line is None:
-            code = self.child.wait()
+            code = self.child.wait(NODE_S)
             raise ProcessError(f"{self.name}: ended with {code}\n{self.tail()}")
         return line
 
@@ -170,6 +166,13 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def read_lines(stdout: IO[str], lines: queue.Queue[str | None]) -> None:
+    """Passes on a child's lines, and None at its end."""
+    for line in stdout:
+        lines.put(line)
+    lines.put(None)
 
 
 @dataclass(frozen=True)
@@ -367,12 +370,23 @@ class Engine(Process):
 
 
 class Node(Process):
-    """One `tessera node` on loopback; `restart` keeps its address."""
+    """One `tessera node` on loopback, in memory or with a data folder; `restart` keeps its
+    address, and its folder."""
 
-    def __init__(self, binary: Path, log: Path, ram: str = "512MiB", listen: str = "") -> None:
+    def __init__(
+        self,
+        binary: Path,
+        log: Path,
+        ram: str = "512MiB",
+        listen: str = "127.0.0.1:0",
+        data: Path | None = None,
+    ) -> None:
         self.binary = binary
         self.ram = ram
-        command = [binary, "node", "--listen", listen or "127.0.0.1:0", "--ram", ram]
+        self.data = data
+        command: list[str | Path] = [binary, "node", "--listen", listen, "--ram", ram]
+        if data is not None:
+            command += ["--data", data, "--disk", "1GiB"]
         super().__init__(spawn(command, log), log)
         self.address = self.line(NODE_S).removeprefix("listening on ").strip()
 
@@ -380,8 +394,9 @@ class Node(Process):
         self.stop(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Starts an empty node at the same address, after `kill`."""
-        self.__init__(self.binary, self.log, self.ram, self.address)  # type: ignore[misc]
+        """Starts a node at the same address, after `kill`: with its data folder, else empty."""
+        arguments = (self.binary, self.log, self.ram, self.address, self.data)
+        self.__init__(*arguments)  # type: ignore[misc]
 
     def stat(self) -> dict[str, Any]:
         command = [str(self.binary), "stat", "--node", self.address, "--json"]
