@@ -6,7 +6,7 @@ use tessera_store::{DiskConfig, DiskReport, Published, ScrubStep, WritePolicy, v
 
 use super::memory::{Faults, HEAD_BYTES, MemoryDisk};
 use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, open, put, try_open};
-use crate::sample::Numbers;
+use crate::sample::{Numbers, id};
 
 const KEYS: u64 = 30;
 
@@ -79,6 +79,23 @@ fn damaged_table_in_a_scanned_segment_costs_its_batch_only() {
     });
     let lost = KEYS as usize - found(&disk);
     assert_eq!(lost, 1);
+}
+
+#[test]
+fn object_that_a_crash_tore_is_neither_promised_nor_in_the_way() {
+    let disk = MemoryDisk::new(4, SEGMENT);
+    for (key, length) in [(1, 7 * KIB), (2, 70 * KIB)] {
+        assert_eq!(put(&open(MIB, &disk), key, 1, length), Published::Stored);
+    }
+    // The first image lies behind the head of the segment and the table of its batch.
+    disk.change(|bytes| bytes[HEAD_BYTES as usize + 3 * 4_096 + 10] ^= 1);
+    let store = open(MIB, &disk);
+    let stat = store.disk_stat();
+    assert_eq!((stat.torn, stat.recovered, stat.damaged), (1, 1, 0));
+    assert!(!store.contains(&id(1)) && store.contains(&id(2)));
+    assert_eq!(put(&store, 1, 2, 7 * KIB), Published::Stored);
+    empty_ram(&store, &[1]);
+    assert_eq!(get(&store, 1), Some((2, 7 * KIB)));
 }
 
 #[test]

@@ -99,16 +99,16 @@ impl MemoryDisk {
         self.state.lock().reads
     }
 
-    /// Makes reads wait, or go on.
-    pub(crate) fn hold_reads(&self, hold: bool) {
-        self.state.lock().held_reads = hold;
-        self.changed.notify_all();
+    /// Makes reads wait as long as the answer lives: also that of a test that fails ends.
+    pub(crate) fn hold_reads(&self) -> Held<'_> {
+        self.state.lock().held_reads = true;
+        Held(self)
     }
 
-    /// Makes writes wait, or go on.
-    pub(crate) fn hold_writes(&self, hold: bool) {
-        self.state.lock().held_writes = hold;
-        self.changed.notify_all();
+    /// Makes writes wait, as long as the answer lives.
+    pub(crate) fn hold_writes(&self) -> Held<'_> {
+        self.state.lock().held_writes = true;
+        Held(self)
     }
 
     /// Returns when a read waits.
@@ -169,6 +169,17 @@ impl MemoryDisk {
             assert!(number.is_multiple_of(BLOCK_BYTES), "not in whole blocks");
         }
         assert!(at + length as u64 <= self.length_bytes, "beyond the end");
+    }
+}
+
+/// Reads or writes of a disk that wait.
+pub(crate) struct Held<'a>(&'a MemoryDisk);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        (state.held_reads, state.held_writes) = (false, false);
+        self.0.changed.notify_all();
     }
 }
 

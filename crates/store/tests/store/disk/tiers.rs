@@ -122,10 +122,10 @@ fn identical_concurrent_reads_share_one_read_of_the_disk() {
     assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
     empty_ram(&store, &[1]);
     let before = disk.reads();
-    disk.hold_reads(true);
+    let held = disk.hold_reads();
     let answers: Vec<_> = (0..50).map(|_| begin_get(&store, 1)).collect();
     disk.until_read_waits();
-    disk.hold_reads(false);
+    drop(held);
     for answer in answers {
         assert_eq!(checked(answer.wait(), 1), Some((1, 70_000)));
     }
@@ -146,7 +146,7 @@ fn who_is_answered_finds_nothing_held_but_by_himself() {
     store.publish(extent, id(1), header, T0, move |_| stored().expect("heard"));
     assert_eq!(pins.recv(), Ok(0), "by the writer");
     empty_ram(&store, &[1]);
-    disk.hold_reads(true);
+    let held = disk.hold_reads();
     for _ in 0..3 {
         let read = see(store.ram().clone(), seen.clone());
         store.fetch(id(1), None, T0, move |fetched| {
@@ -154,7 +154,7 @@ fn who_is_answered_finds_nothing_held_but_by_himself() {
             read().expect("heard");
         });
     }
-    disk.hold_reads(false);
+    drop(held);
     let by_the_others: Vec<u64> = pins.iter().take(3).collect();
     assert_eq!(by_the_others, [2, 1, 0], "by the reader");
 }
@@ -165,14 +165,14 @@ fn removal_while_the_object_is_read_ends_the_read_with_a_miss() {
     let store = open(MIB, &disk);
     assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
     empty_ram(&store, &[1]);
-    disk.hold_reads(true);
+    let held = disk.hold_reads();
     let answer = begin_get(&store, 1);
     disk.until_read_waits();
     assert!(remove(&store, 1));
     assert_eq!(checked(answer.wait(), 1), None);
     // What the read finds now must not come back into RAM, nor into what is written next.
     assert_eq!(put(&store, 1, 2, 80_000), Published::Stored);
-    disk.hold_reads(false);
+    drop(held);
     assert_eq!(get(&store, 1), Some((2, 80_000)));
     empty_ram(&store, &[1]);
     assert_eq!(get(&store, 1), Some((2, 80_000)));
@@ -210,7 +210,7 @@ fn write_back_answers_at_once_up_to_its_bound_and_flushes_when_closed() {
         ..config()
     };
     let store = try_open(8 * MIB, &back, slice::from_ref(&disk)).expect("a disk of ours");
-    disk.hold_writes(true);
+    let held = disk.hold_writes();
     let mut answers = Vec::new();
     for key in 0..64 {
         let answer = begin_put(&store, key, 1, 30 * KIB).expect("room");
@@ -220,7 +220,7 @@ fn write_back_answers_at_once_up_to_its_bound_and_flushes_when_closed() {
         answers.push(answer);
     }
     assert_eq!(store.disk_stat().dirty_bytes, 64 * 30 * KIB);
-    disk.hold_writes(false);
+    drop(held);
     for answer in answers.into_iter().skip(3) {
         assert_eq!(answer.wait(), Published::Stored);
     }
@@ -237,7 +237,7 @@ fn write_back_answers_at_once_up_to_its_bound_and_flushes_when_closed() {
 fn write_through_answers_no_writer_before_the_object_is_on_disk() {
     let disk = MemoryDisk::new(8, SEGMENT);
     let store = open(MIB, &disk);
-    disk.hold_writes(true);
+    let held = disk.hold_writes();
     let first = begin_put(&store, 1, 1, 30 * KIB).expect("room");
     let second = begin_put(&store, 1, 2, 30 * KIB).expect("room");
     let (sender, third) = channel();
@@ -248,7 +248,7 @@ fn write_through_answers_no_writer_before_the_object_is_on_disk() {
     assert_eq!(get(&store, 1), Some((1, 30 * KIB)));
     assert_eq!((first.now(), second.now()), (None, None));
     assert!(third.try_recv().is_err());
-    disk.hold_writes(false);
+    drop(held);
     assert_eq!(first.wait(), Published::Stored);
     assert_eq!(second.wait(), Published::Existed);
     assert_eq!(third.recv(), Ok(Published::Existed));
@@ -264,7 +264,7 @@ fn object_waiting_for_its_disk_is_not_evicted_from_ram() {
     for key in 0..12 {
         assert_eq!(put(&store, key, 1, 200_000), Published::Stored);
     }
-    disk.hold_reads(true);
+    let held = disk.hold_reads();
     for key in 12..16 {
         let _ = begin_put(&store, key, 1, 100_000).expect("room");
         assert!(store.contains(&id(key)));
@@ -276,7 +276,7 @@ fn object_waiting_for_its_disk_is_not_evicted_from_ram() {
     for key in 12..16 {
         assert!(store.contains(&id(key)), "key {key}");
     }
-    disk.hold_reads(false);
+    drop(held);
 }
 
 #[test]
