@@ -15,7 +15,7 @@ use crate::apply::{due, name};
 use crate::law::Law;
 use crate::objects::{self, Content};
 use crate::reached::Reached;
-use crate::world::{self, CHUNK, EnginePhase, Policy, RANKS, Stand, State, World};
+use crate::world::{self, CHUNK, EnginePhase, Policy, RANKS, Slot, Stand, State, World};
 
 /// The second group, if there is one, is a state.
 const STATE: usize = 1;
@@ -61,7 +61,10 @@ impl State {
         for order in &plan.loads {
             let slot = (0..self.slots.len()).find(|slot| name(*slot) == order.request);
             let now = self.now;
-            let Some(slot) = slot.map(|slot| &mut self.slots[slot]) else {
+            let slot = slot.map(|slot| &mut self.slots[slot]);
+            // One that has lost its blocks in this very step waits for nothing.
+            let waits = |slot: &&mut Slot| matches!(slot.stand, Stand::Parked { .. });
+            let Some(slot) = slot.filter(waits) else {
                 continue;
             };
             slot.load = Some(order.load);
