@@ -112,7 +112,6 @@ pub fn sample_plan() -> Vec<u8> {
     let load = LoadOrder {
         request: "request".to_owned(),
         load: id,
-        parked: true,
         computed: 128,
         limit: 256,
         boundary: 256,

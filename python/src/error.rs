@@ -138,9 +138,7 @@ impl Raise for DriverError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Closed => ErrorKind::Closed,
-            Self::NotPromised(_) | Self::Plan(_) | Self::Load(_) | Self::Memory(_) => {
-                ErrorKind::Step
-            }
+            Self::NotPromised(_) | Self::Plan(_) | Self::Memory(_) => ErrorKind::Step,
         }
     }
 }

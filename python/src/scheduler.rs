@@ -98,7 +98,7 @@ impl Scheduler {
                 .lookup(request, num_tokens, computed_tokens, &hashes, can_load)
         });
         let answer = answer.map_err(|error| error.raise(py))?;
-        Ok((answer.tokens, answer.parked))
+        Ok((answer.tokens, answer.parks()))
     }
 
     /// The engine has allocated blocks; `tables` are whole, one for each group.

@@ -115,7 +115,7 @@ pub const TABLE: &[OptionDoc] = &[
         kind: Kind::Choice(&["async", "serial"]),
         default: "\"async\"",
         meaning: "`async`: loads run beside the model while the request waits. `serial`: loads run \
-                  on the model thread, before the forward pass.",
+                  on the model thread, within one step of it; the request waits as well.",
     },
     OptionDoc {
         key: "on_load_failure",

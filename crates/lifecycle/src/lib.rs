@@ -24,5 +24,5 @@ pub mod worker;
 pub use ids::{Attempt, LoadId, LookupId, RequestKey, SaveId};
 pub use metadata::{ChunkHash, LeaseOrder, LoadOrder, PlanError, SaveOrder, StepPlan};
 pub use scheduler::{SchedulerConfig, SchedulerRoot};
-pub use shape::{Axes, Axis, GroupKind, GroupSpec, LayoutClass, LoadMode, Rank, Shape, ShapeError};
+pub use shape::{Axes, Axis, GroupKind, GroupSpec, LayoutClass, Rank, Shape, ShapeError};
 pub use worker::{WorkerConfig, WorkerRoot};

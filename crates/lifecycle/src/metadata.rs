@@ -13,7 +13,7 @@ use crate::ids::LoadId;
 use crate::plan::Span;
 use crate::scheduler::{Held, NodeIndex};
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// The hash that names a chunk, as bytes: valid by construction or checked when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -51,8 +51,6 @@ pub struct LoadOrder {
     pub request: String,
     /// Which load this is.
     pub load: LoadId,
-    /// Whether the request is parked, and its completion awaited, by request.
-    pub parked: bool,
     /// Tokens present before the load.
     pub computed: u64,
     /// Tokens present after it.

@@ -92,17 +92,6 @@ pub enum LayoutClass {
     Request,
 }
 
-/// Who executes the I/O of loads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LoadMode {
-    /// A pool beside the model thread.
-    #[default]
-    Async,
-    /// The model thread itself, inside the load hook.
-    Serialized,
-}
-
 /// The cache of one engine, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -244,12 +233,6 @@ impl Shape {
             [only] if only.kind == GroupKind::Full => LayoutClass::Block,
             _ => LayoutClass::Request,
         }
-    }
-
-    /// Whether a request waits in the engine's parked state while it loads.
-    #[must_use]
-    pub fn parks(&self, mode: LoadMode) -> bool {
-        self.class() == LayoutClass::Request || mode == LoadMode::Async
     }
 
     /// The blocks of `group` that the object of `chunk` holds, as indexes into the block table:

@@ -50,10 +50,8 @@ coverage! {
     allocations_failed,
     /// Lookups of a request whose earlier hit had failed.
     quarantined_lookups,
-    /// Loads on the model thread of requests that compute in the same step.
-    loads_in_step,
-    /// Forwards that read what such a load had failed to bring, and did not count.
-    forwards_discarded,
+    /// Requests that began with blocks of another one.
+    prefixes_shared,
     /// Fences that failed before they succeeded.
     fences_failed,
 }

@@ -1,14 +1,15 @@
 //! The engine's scheduler, as far as it matters here: admission, blocks, steps, ends.
 //!
-//! Modelled after vLLM: a request with a hit parks until every rank has reported, or computes
-//! behind its load in the same step, whose output does not count if a block of it is bad; a failed
-//! load is recomputed; an abort of a parked request holds its blocks until the receive is over;
-//! blocks before a window, and all states but the last, are given up while the engine schedules.
+//! Modelled after vLLM: a request with a hit parks until every rank has reported; a failed load is
+//! recomputed; an abort of a parked request holds its blocks until the receive is over; what was
+//! received or computed is shared with requests that begin alike; blocks before a window, and all
+//! states but the last, are given up while the engine schedules.
 
 use std::collections::BTreeSet;
 
+use tessera_client::options::IoMode;
 use tessera_lifecycle::scheduler::{LookupInput, ScheduledRequest, StepInput};
-use tessera_lifecycle::{GroupKind, LoadMode, StepPlan};
+use tessera_lifecycle::{GroupKind, LayoutClass, StepPlan};
 
 use crate::invariants;
 use crate::request::{Phase, Request};
@@ -39,23 +40,19 @@ impl World {
             rank.root.begin_step(self.now, &plan);
             rank.drain();
         }
-        if self.mode == LoadMode::Serialized {
+        if self.io == IoMode::Serial {
             (0..self.ranks.len()).for_each(|place| self.load(place));
         }
-        let forward = |&(at, tokens)| (at, tokens, self.forward(at, tokens));
-        let computed: Vec<_> = computing.iter().map(forward).collect();
+        for &(at, tokens) in &computing {
+            self.forward(at, tokens);
+        }
         for rank in &mut self.ranks {
             rank.root.end_step();
             rank.drain();
         }
-        let bad = self.collect();
-        for (at, tokens, sound) in computed {
-            if self.requests[at].beside_load.take().is_some() && bad.contains(&at) {
-                self.coverage.forwards_discarded += 1;
-            } else {
-                invariants::forward::check_output(&self.requests[at], sound);
-                self.advance(at, tokens);
-            }
+        self.collect();
+        for (at, tokens) in computing {
+            self.advance(at, tokens);
         }
         self.requests
             .retain(|request| request.phase != Phase::Ended);
@@ -102,10 +99,15 @@ impl World {
         }
         // Tokens that the engine has cached by itself, as it may say differently each time.
         let chunks = (request.text.len() - 1) / self.shape.chunk_tokens();
-        let local = match self.random.chance(25) {
-            true => self.random.below(chunks + 1) * self.shape.chunk_tokens(),
-            false => 0,
+        let (shared, local) = match self.random.below(4) {
+            0 => (
+                Vec::new(),
+                self.random.below(chunks + 1) * self.shape.chunk_tokens(),
+            ),
+            1 | 2 => self.begins_alike(at),
+            _ => (Vec::new(), 0),
         };
+        let request = &self.requests[at];
         let hashes = request.text.hashes(HASH_TOKENS);
         let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
         let (name, num_tokens) = (request.name.clone(), request.text.len());
@@ -122,26 +124,27 @@ impl World {
         let Some(external) = answer.tokens else {
             return;
         };
-        let parks = self.shape.parks(self.mode);
-        invariants::promises::check(&self.requests[at], local, external, answer.parked, parks);
+        invariants::promises::check(&self.requests[at], local, external, answer);
         let limit = local + external;
-        // A request that does not park computes in the step of its load, and needs room for both.
-        let beside = (external > 0 && !parks).then(|| {
-            let left = self.requests[at].text.len() - limit;
-            left.min(1 + self.random.below(BUDGET))
-        });
-        if !self.allocate(at, limit, limit.max(1) + beside.unwrap_or(0)) {
+        let fills = shared.is_empty();
+        if !fills {
+            self.requests[at].tables[0] = shared;
+            self.coverage.prefixes_shared += 1;
+        }
+        if !self.allocate(at, limit, limit.max(1)) {
             self.coverage.allocations_failed += u64::from(external > 0);
             self.drop_blocks(at);
             return;
         }
-        self.fill(at, local);
+        if fills {
+            self.fill(at, local);
+        }
         let tables = self.requests[at].tables.clone();
         self.root
             .allocated(&name, &tables, external)
             .expect("what was promised was taken");
         let request = &mut self.requests[at];
-        if external > 0 && parks {
+        if external > 0 {
             let finished = BTreeSet::new();
             request.phase = Phase::Parked {
                 limit,
@@ -152,15 +155,34 @@ impl World {
         } else {
             request.computed = limit;
             request.phase = Phase::Running;
-            request.beside_load = beside;
-            self.coverage.loads_in_step += u64::from(beside.is_some());
         }
+    }
+
+    /// Blocks of another request that begins like this one, and how many tokens they hold, as the
+    /// engine's prefix cache finds them. Layouts of several groups share nothing here.
+    fn begins_alike(&self, at: usize) -> (Vec<u32>, u64) {
+        if self.shape.class() == LayoutClass::Request {
+            return (Vec::new(), 0);
+        }
+        let size = self.shape.groups()[0].block_tokens;
+        let text = &self.requests[at].text;
+        let alike = |other: &Request| {
+            let whole = other.computed.min(text.len() - 1) / size;
+            let ends = (1..=whole).map(|block| block * size - 1);
+            let equal = ends.take_while(|end| other.text.fold(*end) == text.fold(*end));
+            equal.count()
+        };
+        let cached = |other: &&Request| matches!(other.phase, Phase::Waiting | Phase::Running);
+        let others = self.requests.iter().filter(cached);
+        let most = others.map(|other| &other.tables[0][..alike(other)]);
+        let most = most.max_by_key(|blocks| blocks.len()).unwrap_or_default();
+        (most.to_vec(), most.len() as u64 * size)
     }
 
     /// What the engine had cached by itself stands in the blocks.
     fn fill(&mut self, at: usize, local: u64) {
         for rank in &mut self.ranks {
-            rank.compute(&self.requests[at], 0, local, true);
+            rank.compute(&self.requests[at], 0, local);
         }
     }
 
@@ -178,7 +200,6 @@ impl World {
         if request.computed + tokens > boundary && self.random.chance(70) {
             tokens = boundary - request.computed;
         }
-        tokens = request.beside_load.unwrap_or(tokens);
         let computed = request.computed;
         self.give_up(at, computed);
         if !self.allocate(at, computed, computed + tokens) {
@@ -212,16 +233,15 @@ impl World {
         Some(tokens)
     }
 
-    /// Computes: reads what came before, writes what is new. Whether all that it read was right.
-    fn forward(&mut self, at: usize, tokens: u64) -> bool {
+    /// Computes: reads what came before, writes what is new.
+    fn forward(&mut self, at: usize, tokens: u64) {
         self.coverage.forwards += 1;
         let request = &self.requests[at];
-        let sound = invariants::forward::check(&self.ranks, request);
+        invariants::forward::check(&self.ranks, request);
         for rank in &mut self.ranks {
             let from = request.computed;
-            rank.compute(request, from, from + tokens, sound);
+            rank.compute(request, from, from + tokens);
         }
-        sound
     }
 
     /// Takes the output of a forward: samples at the end.
@@ -270,18 +290,13 @@ impl World {
     }
 
     /// Gathers what all ranks report, and gives it to the scheduler's machine as one output.
-    /// Returns the running requests of which a block is bad.
-    fn collect(&mut self) -> BTreeSet<usize> {
+    fn collect(&mut self) {
         let mut over: BTreeSet<String> = BTreeSet::new();
         let mut failed: BTreeSet<String> = BTreeSet::new();
         let mut invalid: BTreeSet<u32> = BTreeSet::new();
         for (place, rank) in self.ranks.iter_mut().enumerate() {
             let results = rank.root.take_results();
             invalid.extend(rank.root.take_invalid_blocks());
-            assert!(
-                rank.root.take_unnamed_failure().is_none(),
-                "every load here has blocks to name"
-            );
             for name in &results.finished_recving {
                 let all = self.shape.ranks().len();
                 if invariants::reports::take(&mut self.requests, name, place) == all {
@@ -307,7 +322,7 @@ impl World {
             .into_iter()
             .filter(|name| over.contains(name))
             .collect();
-        let bad = self.distrust(&invalid);
+        self.distrust(&invalid);
         let invalid: Vec<u32> = invalid.into_iter().collect();
         self.root.worker_output(&over, &failed, &invalid);
         for at in 0..self.requests.len() {
@@ -315,15 +330,13 @@ impl World {
                 self.unpark(at);
             }
         }
-        bad
     }
 
-    /// Shortens what requests have to before the first block without valid content, whichever rank
-    /// says so. Returns those that run.
-    fn distrust(&mut self, invalid: &BTreeSet<u32>) -> BTreeSet<usize> {
+    /// Shortens what requests wait for to before the first block without valid content, whichever
+    /// rank says so.
+    fn distrust(&mut self, invalid: &BTreeSet<u32>) {
         let size = self.shape.groups()[0].block_tokens;
-        let mut running = BTreeSet::new();
-        for (at, request) in self.requests.iter_mut().enumerate() {
+        for request in &mut self.requests {
             let mut table = request.tables[0].iter();
             let Some(bad) = table.position(|block| invalid.contains(block)) else {
                 continue;
@@ -331,15 +344,10 @@ impl World {
             let bad = bad as u64 * size;
             match &mut request.phase {
                 Phase::Parked { limit, .. } => *limit = (*limit).min(bad),
-                Phase::Running => {
-                    request.computed = request.computed.min(bad);
-                    running.insert(at);
-                }
-                Phase::Waiting | Phase::Ended => continue,
+                other => panic!("{} has a bad block and is {other:?}", request.name),
             }
             request.failed_before = true;
         }
-        running
     }
 
     /// Every rank is done with a load: the request goes on with what is there.
@@ -417,7 +425,9 @@ impl World {
 
     fn drop_blocks(&mut self, at: usize) {
         let blocks = Request::take_blocks(&mut self.requests[at]);
-        self.free.extend(blocks);
+        let shared = |block: u32| self.requests.iter().any(|request| request.holds(block));
+        let own: Vec<u32> = blocks.into_iter().filter(|block| !shared(*block)).collect();
+        self.free.extend(own);
         self.shuffle_free();
     }
 

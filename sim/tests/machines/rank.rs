@@ -92,6 +92,16 @@ impl RankModel {
         self.root.check_invariants();
     }
 
+    /// Every block that something may still write.
+    pub(crate) fn written(&self) -> impl Iterator<Item = u32> + '_ {
+        let fetched = self.fetches.iter().flat_map(|fetch| &fetch.destinations);
+        let fetched = fetched.filter_map(|destination| match destination {
+            Destination::Block(block) => Some(*block),
+            Destination::Discard => None,
+        });
+        fetched.chain(self.invisible.iter().map(|write| write.block))
+    }
+
     /// Whether something is under way.
     pub(crate) fn is_busy(&self) -> bool {
         !(self.fences.is_empty() && self.fetches.is_empty() && self.saves.is_empty())
@@ -260,9 +270,8 @@ impl RankModel {
         })
     }
 
-    /// Writes what a forward over tokens `from..to` of `request` leaves behind, which is worth
-    /// nothing unless all that it read was `sound`.
-    pub(crate) fn compute(&mut self, request: &Request, from: u64, to: u64, sound: bool) {
+    /// Writes what a forward over tokens `from..to` of `request` leaves behind.
+    pub(crate) fn compute(&mut self, request: &Request, from: u64, to: u64) {
         for group in 0..self.shape.groups().len() {
             let first = match self.shape.groups()[group].kind {
                 GroupKind::State => to.saturating_sub(1).max(from),
@@ -272,7 +281,7 @@ impl RankModel {
                 let (block, slot) = self.place(group, at, &request.tables[group]);
                 if block != 0 {
                     let right = request.text.content(group, self.shards[group], at);
-                    self.write(block, slot, if sound { right } else { POISON });
+                    self.write(block, slot, right);
                 }
             }
         }

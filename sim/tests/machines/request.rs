@@ -43,8 +43,6 @@ pub(crate) struct Request {
     pub(crate) failed_before: bool,
     /// Whether the engine hashes what it samples only now and then.
     pub(crate) hashed_late: bool,
-    /// Tokens that it computes in the very step that loads what comes before them.
-    pub(crate) beside_load: Option<u64>,
     pub(crate) phase: Phase,
 }
 
@@ -60,9 +58,13 @@ impl Request {
             fresh: true,
             failed_before: false,
             hashed_late: false,
-            beside_load: None,
             phase: Phase::Waiting,
         }
+    }
+
+    /// Whether `block` is in one of its tables.
+    pub(crate) fn holds(&self, block: u32) -> bool {
+        self.tables.iter().flatten().any(|id| *id == block)
     }
 
     /// All its blocks, taken away from it.

@@ -34,7 +34,8 @@ impl Text {
         mix(self.fold(at) ^ mix((group as u64) << 32 | shard as u64))
     }
 
-    fn fold(&self, at: u64) -> u64 {
+    /// A number that stands for token `at` and all before it.
+    pub(crate) fn fold(&self, at: u64) -> u64 {
         self.folds[usize::try_from(at).expect("a token")]
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use tessera_client::options::IoMode;
 use tessera_lifecycle::plan;
 use tessera_lifecycle::scheduler::{SchedulerCommand, SchedulerEvent, SchedulerLimits};
 use tessera_lifecycle::{
-    Axes, GroupKind, GroupSpec, LoadMode, LookupId, SchedulerConfig, SchedulerRoot, Shape,
+    Axes, GroupKind, GroupSpec, LookupId, SchedulerConfig, SchedulerRoot, Shape,
 };
 use tessera_proto::{BlockHash, Instant, KeyDigest, NamespaceDigest, ObjectId, Topology};
 
@@ -50,7 +51,7 @@ pub(crate) struct World {
     pub(crate) faults: Faults,
     pub(crate) now: Instant,
     pub(crate) shape: Shape,
-    pub(crate) mode: LoadMode,
+    pub(crate) io: IoMode,
     pub(crate) root: SchedulerRoot,
     pub(crate) ranks: Vec<RankModel>,
     pub(crate) nodes: Nodes,
@@ -68,21 +69,18 @@ impl World {
     pub(crate) fn new(seed: u64, faults: Faults) -> Self {
         let mut random = Random::new(seed);
         let shape = shape(&mut random);
-        let mode = match random.chance(40) {
-            true => LoadMode::Serialized,
-            false => LoadMode::Async,
+        let io = match random.chance(40) {
+            true => IoMode::Serial,
+            false => IoMode::Async,
         };
         let config = SchedulerConfig {
             namespace: NAMESPACE,
             shape: shape.clone(),
-            mode,
             loads: true,
             saves: true,
             lookup_timeout_ms: LOOKUP_TIMEOUT_MS,
             load_timeout_ms: LOAD_TIMEOUT_MS,
             lease_ms: LEASE_MS,
-            // News of a load on the model thread come with the output of its step.
-            steps_in_flight: u64::from(mode == LoadMode::Serialized),
             incarnation: u128::from(seed) + 1,
             limits: SchedulerLimits {
                 requests: 64,
@@ -102,7 +100,7 @@ impl World {
                 .collect(),
             root: SchedulerRoot::new(config),
             shape,
-            mode,
+            io,
             random,
             faults,
             now: Instant(1),

@@ -1,20 +1,21 @@
 //! One step of the engine: what is computed, on which blocks, and what becomes of its output.
 //!
 //! Modelled after vLLM: a parked request waits until every rank has reported; bad blocks shorten
-//! what it has; a failed request computes or ends, as the policy says; an abort of a parked request
+//! what it waits for; a failed request computes or ends, as the policy says; an abort of a parked request
 //! holds its blocks until the receive is over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tessera_client::options::IoMode;
+use tessera_lifecycle::StepPlan;
 use tessera_lifecycle::scheduler::{ScheduledRequest, StepInput};
-use tessera_lifecycle::{LoadMode, StepPlan};
 
 use crate::apply::{due, name};
 use crate::law::Law;
 use crate::objects::{self, Content};
 use crate::reached::Reached;
-use crate::world::{self, CHUNK, EnginePhase, Policy, RANKS, Stand, State, World};
+use crate::world::{self, CHUNK, EnginePhase, Policy, RANKS, Slot, Stand, State, World};
 
 /// The second group, if there is one, is a state.
 const STATE: usize = 1;
@@ -60,12 +61,14 @@ impl State {
         for order in &plan.loads {
             let slot = (0..self.slots.len()).find(|slot| name(*slot) == order.request);
             let now = self.now;
-            let Some(slot) = slot.map(|slot| &mut self.slots[slot]) else {
+            let slot = slot.map(|slot| &mut self.slots[slot]);
+            // One that has lost its blocks in this very step waits for nothing.
+            let waits = |slot: &&mut Slot| matches!(slot.stand, Stand::Parked { .. });
+            let Some(slot) = slot.filter(waits) else {
                 continue;
             };
             slot.load = Some(order.load);
             slot.due = Some(due(now));
-            slot.unsent = false;
             (slot.called_off, slot.parts_failed, slot.excused) = (false, 0, 0);
         }
         for slot in &mut self.slots {
@@ -93,7 +96,7 @@ impl State {
             return;
         };
         let loading = self.ranks.iter().any(|rank| rank.root.is_any_loading());
-        if world.setup.mode == LoadMode::Serialized && loading {
+        if world.setup.io == IoMode::Serial && loading {
             return;
         }
         let computing = computing.clone();
@@ -147,30 +150,22 @@ impl State {
 
     /// The ranks compute, save and report; the engine takes their output.
     fn finish(&mut self, world: &World, computing: &[(usize, u64)]) {
-        let mut wrong = BTreeSet::new();
         for &(slot, tokens) in computing {
             let request = &self.slots[slot];
             let (from, to) = (request.computed, request.computed + tokens);
             let all = 0..RANKS;
             let sound = all.into_iter().all(|rank| self.reads_right(slot, rank));
-            if !sound {
-                wrong.insert(slot);
-            }
-            self.compute(slot, from, to, sound);
+            self.must(sound, Law::P5, || {
+                format!("{} computes on wrong content", name(slot))
+            });
+            self.compute(slot, from, to);
         }
         for rank in 0..RANKS {
             world::own(&mut self.ranks[rank].root).end_step();
             self.drain(world, rank);
         }
-        let bad = self.collect(world);
+        self.collect(world);
         for &(slot, tokens) in computing {
-            let known = bad.contains(&slot);
-            self.must(known || !wrong.contains(&slot), Law::P5, || {
-                format!("{} computes on wrong content", name(slot))
-            });
-            if self.slots[slot].stand != Stand::Running || known {
-                continue;
-            }
             self.slots[slot].computed += tokens;
             if self.slots[slot].computed == world.setup.prompts[slot] {
                 self.end(slot);
@@ -178,15 +173,13 @@ impl State {
         }
     }
 
-    /// Gathers what the ranks report. Returns running requests whose output does not count.
-    fn collect(&mut self, world: &World) -> BTreeSet<usize> {
+    /// Gathers what the ranks report, and lets requests go on whose load is over.
+    fn collect(&mut self, world: &World) {
         let mut invalid = BTreeSet::new();
         for rank in 0..RANKS {
             let root = world::own(&mut self.ranks[rank].root);
             let results = root.take_results();
             let own: BTreeSet<u32> = root.take_invalid_blocks().into_iter().collect();
-            let unnamed = root.take_unnamed_failure();
-            self.must(unnamed.is_none(), Law::P4, || format!("{unnamed:?}"));
             let empty = root_is_empty(&mut self.ranks[rank].root);
             self.must(empty, Law::P3, || {
                 format!("rank {rank} gives its results twice")
@@ -205,18 +198,11 @@ impl State {
             });
             invalid.extend(own);
         }
-        let bad = self.distrust(world, &invalid);
+        self.distrust(&invalid);
         self.tell_output(world, &invalid);
         for slot in 0..self.slots.len() {
             self.unpark(world, slot);
         }
-        for slot in &bad {
-            let request = &mut self.slots[*slot];
-            if request.stand == Stand::Running && world.setup.policy == Policy::Fail {
-                self.end(*slot);
-            }
-        }
-        bad
     }
 
     fn report(
@@ -259,26 +245,26 @@ impl State {
         }
     }
 
-    /// Shortens what a request has to before the first bad block. Returns those that run.
-    fn distrust(&mut self, world: &World, invalid: &BTreeSet<u32>) -> BTreeSet<usize> {
-        let mut running = BTreeSet::new();
-        for (number, slot) in self.slots.iter_mut().enumerate() {
+    /// Shortens what a parked request waits for to before the first bad block.
+    fn distrust(&mut self, invalid: &BTreeSet<u32>) {
+        for number in 0..self.slots.len() {
+            let slot = &mut self.slots[number];
             let bad = slot.tables[0].iter().position(|id| invalid.contains(id));
             let Some(bad) = bad.map(|index| CHUNK * index as u64) else {
                 continue;
             };
             slot.failed_before = true;
-            match &mut slot.stand {
-                Stand::Parked { limit, .. } => *limit = (*limit).min(bad),
-                Stand::Running => {
-                    world.saw(Reached::LoadFailed);
-                    slot.computed = slot.computed.min(bad);
-                    running.insert(number);
+            let waits = match &mut slot.stand {
+                Stand::Parked { limit, .. } => {
+                    *limit = (*limit).min(bad);
+                    true
                 }
-                _ => {}
-            }
+                _ => false,
+            };
+            self.must(waits, Law::P11, || {
+                format!("{} has a bad block and does not wait", name(number))
+            });
         }
-        running
     }
 
     /// Gives the engine's output to the scheduler's machine, and once more to a copy.
@@ -370,7 +356,7 @@ impl State {
     }
 
     /// Writes what a forward over tokens `from..to` leaves behind.
-    fn compute(&mut self, slot: usize, from: u64, to: u64, sound: bool) {
+    fn compute(&mut self, slot: usize, from: u64, to: u64) {
         for rank in &mut self.ranks {
             for (group, table) in self.slots[slot].tables.iter().enumerate() {
                 let first = if group == STATE { to - 1 } else { from };
@@ -378,7 +364,7 @@ impl State {
                 for (chunk, block) in table.iter().enumerate().take(end).skip(first) {
                     let whole = group != STATE || to.is_multiple_of(CHUNK);
                     let text = slot;
-                    let content = match sound && whole {
+                    let content = match whole {
                         true => Content::Right { text, group, chunk },
                         false => Content::Dirty,
                     };
@@ -393,7 +379,7 @@ impl State {
     /// What the engine had cached by itself stands in the blocks.
     pub(crate) fn fill(&mut self, _world: &World, slot: usize, cached: u64) {
         if cached > 0 {
-            self.compute(slot, 0, cached, true);
+            self.compute(slot, 0, cached);
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) enum Law {
     P8,
     P9,
     P10,
+    P11,
     Leases,
     Lookups,
     Machines,
@@ -63,7 +64,7 @@ pub(crate) fn properties() -> Vec<Property<World>> {
             |world: &World, state: &State| state.keeps(Law::P4) && world.ends(state),
         ),
         Property::always(
-            "P5 a forward counts only if all that it reads was computed, or loaded and fenced",
+            "P5 all that a forward reads was computed, or loaded and fenced",
             |_, state: &State| state.keeps(Law::P5),
         ),
         Property::always(
@@ -89,11 +90,15 @@ pub(crate) fn properties() -> Vec<Property<World>> {
             |_, state: &State| state.keeps(Law::P10),
         ),
         Property::always(
+            "P11 no block of a load is computed on or shared before every rank has reported it",
+            |_, state: &State| state.keeps(Law::P11),
+        ),
+        Property::always(
             "leases are given back once, and only those that were granted",
             |_, state: &State| state.keeps(Law::Leases),
         ),
         Property::always(
-            "lookups are re-callable, leave a token to compute and park as the layout says",
+            "lookups are re-callable and leave a token to compute",
             |_, state: &State| state.keeps(Law::Lookups),
         ),
         Property::always("the machines' own invariants hold", |_, state: &State| {

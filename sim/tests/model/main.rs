@@ -19,7 +19,7 @@ mod world;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
-use tessera_lifecycle::LoadMode;
+use tessera_client::options::IoMode;
 
 use crate::reached::Reached::{
     self, AbortedParked, Deadline, FailedOnOneRankOnly, FenceFailed, LateAnswer, LeaseOver,
@@ -71,10 +71,10 @@ fn budget(ci: Budget, deep: Budget) -> Budget {
     if is_deep() { deep } else { ci }
 }
 
-fn setup(hybrid: bool, mode: LoadMode, policy: Policy, budget: Budget) -> Setup {
+fn setup(hybrid: bool, io: IoMode, policy: Policy, budget: Budget) -> Setup {
     Setup {
         hybrid,
-        mode,
+        io,
         policy,
         prompts: if hybrid { vec![3, 3] } else { vec![5, 3] },
         slow_fences: is_deep(),
@@ -105,7 +105,7 @@ macro_rules! budget {
 #[test]
 fn request_level_loads_with_faults() {
     let budget = budget(budget!(faults: 1), budget!(faults: 2, evictions: 1));
-    let setup = setup(true, LoadMode::Async, Policy::Recompute, budget);
+    let setup = setup(true, IoMode::Async, Policy::Recompute, budget);
     let seen = [
         LoadSucceeded,
         LoadFailed,
@@ -119,7 +119,7 @@ fn request_level_loads_with_faults() {
 #[test]
 fn request_level_loads_with_aborts() {
     let budget = budget(budget!(aborts: 1), budget!(aborts: 2, again: 1, faults: 1));
-    let setup = setup(true, LoadMode::Async, Policy::Fail, budget);
+    let setup = setup(true, IoMode::Async, Policy::Fail, budget);
     explore("request-level, aborts", setup, &[AbortedParked]);
 }
 
@@ -127,7 +127,7 @@ fn request_level_loads_with_aborts() {
 fn request_level_loads_under_a_name_that_comes_again() {
     let ci = budget!(aborts: 1, again: 1, faults: 1);
     let budget = budget(ci, budget!(aborts: 2, again: 2, faults: 1));
-    let mut setup = setup(true, LoadMode::Async, Policy::Fail, budget);
+    let mut setup = setup(true, IoMode::Async, Policy::Fail, budget);
     setup.prompts = vec![3];
     setup.slow_fences = true;
     let seen = [AbortedParked, NameReused, FailedOnOneRankOnly];
@@ -138,7 +138,7 @@ fn request_level_loads_under_a_name_that_comes_again() {
 fn request_level_loads_with_deadlines() {
     let ci = budget!(ticks: 3, aborts: 1, evictions: 1);
     let budget = budget(ci, budget!(ticks: 4, faults: 2, aborts: 1, evictions: 1));
-    let mut setup = setup(true, LoadMode::Async, Policy::Recompute, budget);
+    let mut setup = setup(true, IoMode::Async, Policy::Recompute, budget);
     setup.prompts = vec![3];
     explore("request-level, deadlines", setup, &[Deadline, LateAnswer]);
 }
@@ -150,7 +150,7 @@ fn request_level_loads_with_preemption_and_a_restart() {
         ci,
         budget!(preemptions: 2, restarts: 2, aborts: 1, faults: 2),
     );
-    let mut setup = setup(true, LoadMode::Async, Policy::Recompute, budget);
+    let mut setup = setup(true, IoMode::Async, Policy::Recompute, budget);
     setup.prompts = vec![5];
     explore(
         "request-level, preemption",
@@ -162,7 +162,7 @@ fn request_level_loads_with_preemption_and_a_restart() {
 #[test]
 fn request_level_loads_that_are_preempted_while_parked() {
     let budget = budget(budget!(preemptions: 2), budget!(preemptions: 2, faults: 1));
-    let mut setup = setup(true, LoadMode::Async, Policy::Recompute, budget);
+    let mut setup = setup(true, IoMode::Async, Policy::Recompute, budget);
     setup.preempts_parked = true;
     setup.slow_fences = true;
     setup.prompts = vec![3];
@@ -173,7 +173,7 @@ fn request_level_loads_that_are_preempted_while_parked() {
 fn request_level_loads_on_the_model_thread() {
     let ci = budget!(faults: 1, aborts: 1, evictions: 1);
     let budget = budget(ci, budget!(faults: 2, aborts: 1, ticks: 1, again: 1));
-    let setup = setup(true, LoadMode::Serialized, Policy::Recompute, budget);
+    let setup = setup(true, IoMode::Serial, Policy::Recompute, budget);
     explore(
         "request-level, serialized",
         setup,
@@ -188,7 +188,7 @@ fn request_level_loads_whose_fences_fail() {
         ci,
         budget!(failed_fences: 3, aborts: 1, faults: 1, ticks: 1),
     );
-    let mut setup = setup(true, LoadMode::Async, Policy::Recompute, budget);
+    let mut setup = setup(true, IoMode::Async, Policy::Recompute, budget);
     setup.prompts = vec![3];
     setup.slow_fences = true;
     let seen = [FenceFailed, FailedOnOneRankOnly, AbortedParked];
@@ -197,10 +197,10 @@ fn request_level_loads_whose_fences_fail() {
 
 #[test]
 fn block_level_loads_whose_fences_fail() {
-    for mode in [LoadMode::Async, LoadMode::Serialized] {
+    for io in [IoMode::Async, IoMode::Serial] {
         let ci = budget!(failed_fences: 1);
         let budget = budget(ci, budget!(failed_fences: 2, faults: 1, cached: 1));
-        let mut setup = setup(false, mode, Policy::Recompute, budget);
+        let mut setup = setup(false, io, Policy::Recompute, budget);
         setup.prompts = vec![5];
         setup.slow_fences = true;
         explore(
@@ -214,7 +214,7 @@ fn block_level_loads_whose_fences_fail() {
 #[test]
 fn block_level_loads_with_faults() {
     let budget = budget(budget!(faults: 1), budget!(faults: 2, cached: 1));
-    let setup = setup(false, LoadMode::Async, Policy::Recompute, budget);
+    let setup = setup(false, IoMode::Async, Policy::Recompute, budget);
     explore(
         "block-level, faults",
         setup,
@@ -229,7 +229,7 @@ fn block_level_loads_with_aborts_and_deadlines() {
         ci,
         budget!(aborts: 1, again: 1, faults: 1, ticks: 2, cached: 1),
     );
-    let mut setup = setup(false, LoadMode::Async, Policy::Fail, budget);
+    let mut setup = setup(false, IoMode::Async, Policy::Fail, budget);
     setup.prompts = vec![5];
     explore(
         "block-level, aborts and deadlines",
@@ -245,11 +245,11 @@ fn block_level_loads_on_the_model_thread() {
         ci,
         budget!(faults: 2, preemptions: 1, restarts: 1, cached: 1),
     );
-    let setup = setup(false, LoadMode::Serialized, Policy::Recompute, budget);
+    let setup = setup(false, IoMode::Serial, Policy::Recompute, budget);
     explore(
         "block-level, serialized",
         setup,
-        &[LoadFailed, Preempted, Saved],
+        &[LoadFailed, FailedOnOneRankOnly, Preempted, Saved],
     );
 }
 
@@ -257,7 +257,7 @@ fn block_level_loads_on_the_model_thread() {
 fn block_level_loads_on_the_model_thread_that_fail_their_request() {
     let ci = budget!(ticks: 1);
     let budget = budget(ci, budget!(faults: 1, ticks: 1, again: 1));
-    let setup = setup(false, LoadMode::Serialized, Policy::Fail, budget);
+    let setup = setup(false, IoMode::Serial, Policy::Fail, budget);
     explore(
         "block-level, serialized, failing",
         setup,

@@ -6,11 +6,12 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use stateright::{Model, Property};
+use tessera_client::options::IoMode;
 use tessera_lifecycle::scheduler::SchedulerLimits;
 use tessera_lifecycle::worker::{Fetch, Phase};
 use tessera_lifecycle::{
-    Axes, GroupKind, GroupSpec, LoadId, LoadMode, LookupId, SchedulerConfig, SchedulerRoot, Shape,
-    StepPlan, WorkerRoot,
+    Axes, GroupKind, GroupSpec, LoadId, LookupId, SchedulerConfig, SchedulerRoot, Shape, StepPlan,
+    WorkerRoot,
 };
 use tessera_proto::{Instant, Topology};
 
@@ -57,7 +58,7 @@ pub(crate) struct Budget {
 pub(crate) struct Setup {
     /// A single full-attention group, or one with a state beside it.
     pub(crate) hybrid: bool,
-    pub(crate) mode: LoadMode,
+    pub(crate) io: IoMode,
     pub(crate) policy: Policy,
     /// Tokens of each request.
     pub(crate) prompts: Vec<u64>,
@@ -107,8 +108,6 @@ pub(crate) struct Slot {
     pub(crate) fresh: bool,
     /// A load of it has failed.
     pub(crate) failed_before: bool,
-    /// An allocation whose load no plan has carried, of a request that does not park.
-    pub(crate) unsent: bool,
     /// The load that writes its blocks.
     pub(crate) load: Option<LoadId>,
     pub(crate) due: Option<Instant>,
@@ -244,13 +243,11 @@ impl World {
         let config = SchedulerConfig {
             namespace: NAMESPACE,
             shape: self.shape.clone(),
-            mode: self.setup.mode,
             loads: true,
             saves: true,
             lookup_timeout_ms: TICK_MS,
             load_timeout_ms: TICK_MS,
             lease_ms: u32::try_from(2 * TICK_MS).expect("small"),
-            steps_in_flight: 1,
             incarnation: 1,
             limits: SchedulerLimits {
                 requests: 2,
@@ -267,7 +264,6 @@ impl World {
             told: vec![0; self.shape.groups().len()],
             fresh: true,
             failed_before: false,
-            unsent: false,
             load: None,
             due: None,
             called_off: false,
@@ -326,7 +322,7 @@ impl World {
                 Stand::Absent if left.again > 0 => actions.push(Action::Again(at)),
                 _ => {}
             }
-            let held = slot.stand != Stand::Absent && !slot.unsent;
+            let held = slot.stand != Stand::Absent;
             if left.aborts > 0 && held && !aborted {
                 actions.push(Action::Abort(at));
             }
@@ -376,8 +372,7 @@ impl World {
                 }
             }
         }
-        let mid_step = state.slots.iter().any(|slot| slot.unsent);
-        if left.ticks > 0 && !mid_step {
+        if left.ticks > 0 {
             actions.push(Action::Tick);
         }
         if left.restarts > 0 {

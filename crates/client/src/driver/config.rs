@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use tessera_lifecycle::{GroupSpec, LoadMode, Rank, SchedulerConfig, Shape, WorkerConfig};
+use tessera_lifecycle::{GroupSpec, Rank, SchedulerConfig, Shape, WorkerConfig};
 use tessera_lifecycle::{scheduler::SchedulerLimits, worker::WorkerLimits};
 use tessera_proto::{Namespace, NamespaceDigest, Topology};
 
 use super::error::StartError;
-use crate::options::{IoMode, Options};
+use crate::options::Options;
 
 /// Version of the payload order that this client writes; part of every namespace.
 const CONNECTOR_LAYOUT: u32 = 1;
@@ -147,15 +147,6 @@ impl EngineConfig {
         Ok(namespace.digest())
     }
 
-    /// Who executes loads.
-    #[must_use]
-    pub const fn mode(&self) -> LoadMode {
-        match self.options.io {
-            IoMode::Async => LoadMode::Async,
-            IoMode::Serial => LoadMode::Serialized,
-        }
-    }
-
     pub(crate) fn scheduler(&self, incarnation: u128) -> Result<SchedulerConfig, StartError> {
         let load_timeout_ms = millis(self.options.load_timeout);
         let lookup_timeout_ms = millis(self.options.lookup_timeout);
@@ -165,14 +156,11 @@ impl EngineConfig {
         Ok(SchedulerConfig {
             namespace: self.namespace()?,
             shape: self.shape()?,
-            mode: self.mode(),
             loads: self.can_load && self.options.load,
             saves: self.can_save && self.options.save,
             lookup_timeout_ms,
             load_timeout_ms,
             lease_ms: lease_ms.min(tessera_proto::limits::LEASE_MS_MAX),
-            // The pipeline's depth, and two more for scheduling ahead of results.
-            steps_in_flight: u64::from(self.topology.pp) + 2,
             incarnation,
             limits: SchedulerLimits::default(),
         })

@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use tessera_lifecycle::scheduler::NotPromised;
-use tessera_lifecycle::worker::LoadFailure;
 use tessera_lifecycle::{PlanError, Rank, ShapeError};
 use tessera_transport::DeviceError;
 use thiserror::Error;
@@ -101,7 +100,4 @@ pub enum DriverError {
     /// still be written.
     #[error("the worker stops, because {0}; restart the engine")]
     Memory(MemoryFault),
-    /// A load on the model thread failed, and no block can name it to the engine.
-    #[error("a load on the model thread failed and cannot be reported by block: {0}")]
-    Load(LoadFailure),
 }

@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tessera_lifecycle::worker::{
     Fetch, LoadFailure, Phase, Save, SaveOutcome, WorkerCommand, WorkerEvent,
 };
-use tessera_lifecycle::{LoadId, LoadMode, WorkerRoot};
+use tessera_lifecycle::{LoadId, WorkerRoot};
 use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
 use tessera_transport::{Lent, LentRanges, Segments};
 use tokio::runtime::Handle;
@@ -29,6 +29,7 @@ use super::scheduler::lease_of;
 use super::staging::{Slot, Staging};
 use crate::cluster::{FetchOutcome, StoreOutcome};
 use crate::layout::Layout;
+use crate::options::IoMode;
 use crate::until::{Recall, Until};
 
 /// How often a wait looks at the clock for loads whose deadline has come.
@@ -41,7 +42,7 @@ pub(super) struct Shared<R> {
     pub(super) clock: Clock,
     pub(super) layout: Layout,
     pub(super) namespace: NamespaceDigest,
-    pub(super) mode: LoadMode,
+    pub(super) io: IoMode,
     pub(super) staging: Arc<Staging>,
     pub(super) stores: Semaphore,
     pub(super) store_timeout: Duration,
@@ -209,7 +210,7 @@ impl<R: Remote> Shared<R> {
         {
             machine.unfenced.remove(&load);
         }
-        if shared.mode == LoadMode::Serialized {
+        if shared.io == IoMode::Serial {
             machine.completions.push(event);
         } else {
             machine.root.handle_event(event);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tessera_lifecycle::worker::TransferResults;
-use tessera_lifecycle::{LoadMode, StepPlan, WorkerRoot};
+use tessera_lifecycle::{StepPlan, WorkerRoot};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
@@ -24,6 +24,7 @@ use super::staging::Staging;
 use super::transfer::{Machine, Shared, Tally};
 use crate::cluster::Cluster;
 use crate::layout::{LayerMemory, Layout};
+use crate::options::IoMode;
 
 /// How long shutdown waits for the runtime's threads.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -75,7 +76,7 @@ impl<R: Remote> WorkerDriver<R> {
             clock: Clock::new(),
             layout,
             namespace,
-            mode: config.mode(),
+            io: config.options.io,
             staging,
             stores: Semaphore::new(stores.min(Semaphore::MAX_PERMITS)),
             store_timeout: config.options.save_timeout,
@@ -96,21 +97,17 @@ impl<R: Remote> WorkerDriver<R> {
     /// returns.
     ///
     /// # Errors
-    /// [`DriverError::Load`]: a load that the step depends on failed and no block can name it, so
-    /// the step must fail. [`DriverError::Plan`], [`DriverError::Closed`].
+    /// [`DriverError::Plan`], [`DriverError::Closed`], [`DriverError::Memory`].
     pub fn begin_step(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
         let mut machine = shared.open()?;
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
-        if shared.mode == LoadMode::Serialized {
+        if shared.io == IoMode::Serial {
             Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading())?;
         }
-        match machine.root.take_unnamed_failure() {
-            Some(failure) => Err(DriverError::Load(failure)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// The step's computation is over: copies what it completed into staging memory and lets it be

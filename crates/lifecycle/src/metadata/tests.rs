@@ -22,7 +22,7 @@ fn plans() -> impl Strategy<Value = StepPlan> {
             }
         });
     let load = (
-        (".{0,12}", id.clone(), any::<bool>()),
+        (".{0,12}", id.clone()),
         any::<[u64; 4]>(),
         prop::collection::vec(blocks.clone(), 0..3),
         prop::collection::vec(hash.clone(), 0..3),
@@ -30,12 +30,11 @@ fn plans() -> impl Strategy<Value = StepPlan> {
         prop::collection::vec(any::<u16>(), 0..6),
     );
     let load = load.prop_map(|(name, numbers, tables, hashes, leases, lease_of)| {
-        let (request, load, parked) = name;
+        let (request, load) = name;
         let [computed, limit, boundary, timeout_ms] = numbers;
         LoadOrder {
             request,
             load,
-            parked,
             computed,
             limit,
             boundary,

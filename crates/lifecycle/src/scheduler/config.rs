@@ -2,7 +2,7 @@
 
 use tessera_proto::NamespaceDigest;
 
-use crate::shape::{LoadMode, Shape};
+use crate::shape::Shape;
 
 /// Settings of the scheduler's machine, fixed at start.
 #[derive(Clone, Debug)]
@@ -11,8 +11,6 @@ pub struct SchedulerConfig {
     pub namespace: NamespaceDigest,
     /// The engine's cache.
     pub shape: Shape,
-    /// Who executes loads.
-    pub mode: LoadMode,
     /// Whether hits are promised at all.
     pub loads: bool,
     /// Whether objects are saved at all.
@@ -23,9 +21,6 @@ pub struct SchedulerConfig {
     pub load_timeout_ms: u64,
     /// How long leases are asked for. A hit is offered only while its lease outlasts a load.
     pub lease_ms: u32,
-    /// Steps that the engine may have under way at once; a load on the model thread is known to
-    /// be sound only after that many more.
-    pub steps_in_flight: u64,
     /// Names this scheduler process in its plans.
     pub incarnation: u128,
     /// Bounds of the tables.

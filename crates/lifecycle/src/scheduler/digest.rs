@@ -17,8 +17,6 @@ pub struct SchedulerTables {
     pub questions: usize,
     /// Loads of ended requests that some rank has not reported.
     pub draining: usize,
-    /// Loads on the model thread that are not known to be sound yet.
-    pub unproven: usize,
     /// Loads and cancellations that no plan has carried yet.
     pub unsent: usize,
 }
@@ -31,7 +29,6 @@ impl SchedulerRoot {
             requests: self.entries.len(),
             questions: self.questions.len(),
             draining: self.draining.len(),
-            unproven: self.unproven.len(),
             unsent: self.orders.len() + self.cancels.len() + self.preempted.len(),
         }
     }
@@ -47,15 +44,13 @@ impl Hash for SchedulerRoot {
             entries,
             questions,
             draining,
-            unproven,
             orders,
             cancels,
             preempted,
             ended,
             commands,
             counters: _,
-            step,
-            saves_from,
+            step: _,
             next_timeout,
             next_key: _,
             next_lookup: _,
@@ -63,12 +58,8 @@ impl Hash for SchedulerRoot {
         entries.hash(state);
         questions.hash(state);
         draining.hash(state);
-        for (after, request, load) in unproven {
-            (after.saturating_sub(*step), request, load).hash(state);
-        }
         (orders, cancels, preempted, ended).hash(state);
         commands.hash(state);
-        saves_from.saturating_sub(*step).hash(state);
         next_timeout.hash(state);
     }
 }

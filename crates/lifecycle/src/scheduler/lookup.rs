@@ -33,21 +33,21 @@ pub struct LookupInput<'a> {
 pub struct LookupAnswer {
     /// Tokens beyond the computed ones that will be loaded; `None` while undecided.
     pub tokens: Option<u64>,
-    /// Whether the request is parked while they are. False unless `tokens` is above 0.
-    pub parked: bool,
 }
 
 impl LookupAnswer {
     /// Nothing will be loaded.
-    pub const ZERO: Self = Self {
-        tokens: Some(0),
-        parked: false,
-    };
+    pub const ZERO: Self = Self { tokens: Some(0) };
     /// Ask again.
-    pub const UNDECIDED: Self = Self {
-        tokens: None,
-        parked: false,
-    };
+    pub const UNDECIDED: Self = Self { tokens: None };
+
+    /// Whether the request waits, parked in the engine, until every rank has reported its load:
+    /// whenever there is anything to load. The engine lets others share the blocks of a request
+    /// that runs, and must not before their content is known to be right.
+    #[must_use]
+    pub const fn parks(self) -> bool {
+        matches!(self.tokens, Some(1..))
+    }
 }
 
 /// What the nodes know of one object.
@@ -150,7 +150,6 @@ impl SchedulerRoot {
                     let hit = self.narrow(hit, computed);
                     let answer = LookupAnswer {
                         tokens: Some(hit.boundary - computed),
-                        parked: self.config.shape.parks(self.config.mode),
                     };
                     return (Lookup::Hit(hit), answer);
                 }

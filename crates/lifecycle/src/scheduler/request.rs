@@ -98,7 +98,6 @@ pub(crate) enum Lookup {
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Load {
     pub(crate) id: LoadId,
-    pub(crate) parked: bool,
     /// A plan has told the workers: no news before that can be its own.
     pub(crate) sent: bool,
     pub(crate) book: LeaseBook,

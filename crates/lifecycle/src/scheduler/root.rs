@@ -79,8 +79,6 @@ pub struct SchedulerRoot {
     pub(crate) questions: BTreeMap<LookupId, Question>,
     /// Loads whose request has ended before all ranks have reported, oldest first.
     pub(crate) draining: Vec<(String, Load)>,
-    /// Loads that are not parked, by the step after which they are known to be sound.
-    pub(crate) unproven: VecDeque<(u64, String, LoadId)>,
     pub(crate) orders: Vec<LoadOrder>,
     pub(crate) cancels: Vec<LoadId>,
     pub(crate) preempted: Vec<LoadId>,
@@ -90,8 +88,6 @@ pub struct SchedulerRoot {
     pub(crate) commands: VecDeque<SchedulerCommand>,
     pub(crate) counters: SchedulerCounters,
     pub(crate) step: u64,
-    /// No save is ordered before this step: the engine may be computing on a load that failed.
-    pub(crate) saves_from: u64,
     pub(crate) next_timeout: Instant,
     pub(super) next_key: u64,
     pub(super) next_lookup: u64,
@@ -110,7 +106,6 @@ impl SchedulerRoot {
             entries: BTreeMap::new(),
             questions: BTreeMap::new(),
             draining: Vec::new(),
-            unproven: VecDeque::new(),
             orders: Vec::new(),
             cancels: Vec::new(),
             preempted: Vec::new(),
@@ -118,7 +113,6 @@ impl SchedulerRoot {
             commands: VecDeque::new(),
             counters: SchedulerCounters::default(),
             step: 0,
-            saves_from: 0,
             next_timeout: Instant::NEVER,
             next_key: 0,
             next_lookup: 0,
@@ -200,13 +194,9 @@ impl SchedulerRoot {
             self.release(hit.book);
         }
         if let Some(load) = entry.load {
-            if load.parked {
-                self.counters.loads_cancelled += 1;
-                self.cancels.push(load.id);
-                self.draining.push((request.to_owned(), load));
-            } else {
-                self.close(load);
-            }
+            self.counters.loads_cancelled += 1;
+            self.cancels.push(load.id);
+            self.draining.push((request.to_owned(), load));
         }
         false
     }
@@ -245,25 +235,18 @@ impl SchedulerRoot {
 
     /// A load has failed for blocks that are unambiguous: those of a block-level layout.
     fn blocks_failed(&mut self, invalid: &HashSet<u32>) {
-        let mut closed = Vec::new();
+        let hit =
+            |load: &Load| load.sent && load.blocks.iter().any(|block| invalid.contains(block));
         for entry in self.entries.values_mut() {
-            let Some(load) = &mut entry.load else {
-                continue;
-            };
-            if load.sent && load.blocks.iter().any(|block| invalid.contains(block)) {
+            if let Some(load) = &mut entry.load
+                && hit(load)
+            {
                 load.failed = true;
                 entry.quarantined = true;
-                if !load.parked {
-                    closed.extend(entry.load.take());
-                }
             }
         }
         for (_, load) in &mut self.draining {
-            let hit = load.blocks.iter().any(|block| invalid.contains(block));
-            load.failed |= load.sent && hit;
-        }
-        for load in closed {
-            self.close(load);
+            load.failed |= hit(load);
         }
     }
 
@@ -288,7 +271,7 @@ impl SchedulerRoot {
         let load = match self.drains(request) {
             Some(at) => Some(self.draining.remove(at).1),
             None => match self.entries.get_mut(request) {
-                Some(entry) => entry.load.take_if(|load| load.parked && load.sent),
+                Some(entry) => entry.load.take_if(|load| load.sent),
                 None => None,
             },
         };
@@ -326,11 +309,7 @@ impl SchedulerRoot {
             self.counters.late_completions += 1;
             return;
         };
-        let Some(load) = entry
-            .load
-            .as_mut()
-            .filter(|load| load.id == id && load.parked)
-        else {
+        let Some(load) = entry.load.as_mut().filter(|load| load.id == id) else {
             self.counters.late_completions += 1;
             return;
         };
@@ -381,13 +360,12 @@ impl SchedulerRoot {
                 assert!(self.questions.contains_key(id), "{name} waits for nobody");
             }
         }
-        for (name, load) in &self.draining {
-            assert!(load.parked, "{name} drains a load that nobody reports");
+        for (_, load) in &self.draining {
             assert!(loads.insert(load.id), "load {:?} is in two places", load.id);
         }
         for order in &self.orders {
             assert!(
-                !order.parked || loads.contains(&order.load),
+                loads.contains(&order.load),
                 "load {:?} is ordered and not awaited",
                 order.load
             );

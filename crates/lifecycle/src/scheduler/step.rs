@@ -105,8 +105,6 @@ impl SchedulerRoot {
     }
 
     fn start_load(&mut self, request: &str, tables: &[Vec<u32>], hit: Hit, tokens: u64) {
-        let parked = self.config.shape.parks(self.config.mode);
-        let sound_after = self.step + 1 + self.config.steps_in_flight;
         // A promise that the engine shortened to where it cannot be kept is ordered without
         // memory: the workers fail it, and the request computes.
         let fitted = self.fit(&hit, hit.computed + tokens);
@@ -134,7 +132,6 @@ impl SchedulerRoot {
         let id = entry.next_load();
         let load = Load {
             id,
-            parked,
             sent: false,
             book: hit.book,
             failed: false,
@@ -144,17 +141,12 @@ impl SchedulerRoot {
         let before = entry.load.replace(load);
         entry.life = None;
         before.into_iter().for_each(|load| self.close(load));
-        if !parked {
-            self.unproven
-                .push_back((sound_after, request.to_owned(), id));
-        }
         self.counters.loads += 1;
         self.counters.hit_tokens += tokens;
         let (leases, lease_of) = lease_table(&holders);
         self.orders.push(LoadOrder {
             request: request.to_owned(),
             load: id,
-            parked,
             computed: span.computed,
             limit: span.limit,
             boundary: span.boundary,
@@ -222,10 +214,6 @@ impl SchedulerRoot {
             self.finished(request);
         }
         self.ended.clear();
-        self.prove_loads();
-        if self.orders.iter().any(|order| !order.parked) {
-            self.saves_from = self.step + self.config.steps_in_flight;
-        }
         self.mark_sent();
         let mut saves = Vec::new();
         if self.config.saves {
@@ -266,26 +254,9 @@ impl SchedulerRoot {
         }
         if let Some(load) = load {
             // Nobody waits for it any more: the workers end it before the memory is used again.
-            if load.parked {
-                self.counters.loads_cancelled += 1;
-                self.preempted.push(load.id);
-            }
+            self.counters.loads_cancelled += 1;
+            self.preempted.push(load.id);
             self.close(load);
-        }
-    }
-
-    /// Loads on the model thread have no completion of their own: no news of them after all steps
-    /// that were under way is good news.
-    fn prove_loads(&mut self) {
-        while let Some((after, ..)) = self.unproven.front()
-            && *after <= self.step
-        {
-            let Some((_, request, id)) = self.unproven.pop_front() else {
-                return;
-            };
-            let entry = self.entries.get_mut(&request);
-            let load = entry.and_then(|entry| entry.load.take_if(|load| load.id == id));
-            load.into_iter().for_each(|load| self.close(load));
         }
     }
 
@@ -323,7 +294,6 @@ impl SchedulerRoot {
     fn save_chunks(&mut self, scheduled: &ScheduledRequest, saves: &mut Vec<SaveOrder>) {
         let shape = &self.config.shape;
         let chunk_tokens = shape.chunk_tokens();
-        let held_back = self.step < self.saves_from;
         let Some(entry) = self.entries.get_mut(&scheduled.request) else {
             return;
         };
@@ -332,7 +302,7 @@ impl SchedulerRoot {
         };
         let computed = scheduled.computed_tokens;
         if computed < life.start {
-            // The engine has taken tokens back: a load under them was found to be bad.
+            // The engine has taken tokens back, as when another connector's load failed under them.
             life.start = computed;
             for next in &mut life.next_chunk {
                 *next = (*next).min(computed / chunk_tokens);
@@ -341,9 +311,6 @@ impl SchedulerRoot {
         let end = computed + scheduled.scheduled_tokens;
         let known = u64::try_from(entry.hashes.chunks().len()).unwrap_or(u64::MAX);
         let chunks = (end / chunk_tokens).min(known);
-        if held_back {
-            return;
-        }
         for (group, next) in life.next_chunk.iter_mut().enumerate() {
             let table = life.tables.get(group).map_or(&[][..], Vec::as_slice);
             while *next < chunks {

@@ -1,4 +1,4 @@
-//! Tables for classification, parking, refusals and the blocks of an object.
+//! Tables for classification, refusals and the blocks of an object.
 
 use tessera_proto::Topology;
 
@@ -20,8 +20,7 @@ fn shape(groups: &[(GroupKind, u64)], chunk: Option<u64>) -> Result<Shape, Shape
 }
 
 #[test]
-fn l01_only_a_single_full_group_names_failures_by_block_and_only_its_serialized_loads_do_not_park()
-{
+fn l01_only_a_single_full_group_names_failures_by_block() {
     let window = GroupKind::Window { tokens: 8 };
     let cases: [(&[(GroupKind, u64)], LayoutClass); 5] = [
         (&[(FULL, 4)], LayoutClass::Block),
@@ -33,9 +32,6 @@ fn l01_only_a_single_full_group_names_failures_by_block_and_only_its_serialized_
     for (groups, class) in cases {
         let shape = shape(groups, None).unwrap();
         assert_eq!(shape.class(), class, "{groups:?}");
-        assert!(shape.parks(LoadMode::Async), "{groups:?}");
-        let parks = class == LayoutClass::Request;
-        assert_eq!(shape.parks(LoadMode::Serialized), parks, "{groups:?}");
     }
 }
 

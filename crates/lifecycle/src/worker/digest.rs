@@ -22,7 +22,6 @@ impl Hash for WorkerRoot {
             in_flight,
             settled,
             invalid,
-            unnamed_failure,
             to_save,
             saves,
             next_save: _,
@@ -31,7 +30,7 @@ impl Hash for WorkerRoot {
             counters: _,
         } = self;
         (incarnation, loads, turns, queued, in_flight).hash(state);
-        (settled, invalid, unnamed_failure, to_save).hash(state);
+        (settled, invalid, to_save).hash(state);
         (saves, commands, closed).hash(state);
     }
 }

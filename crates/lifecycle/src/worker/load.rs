@@ -49,7 +49,6 @@ pub(crate) enum Stage {
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Load {
     pub(crate) request: String,
-    pub(crate) parked: bool,
     /// Whether its outcome is still of use to anybody.
     pub(crate) reported: bool,
     pub(crate) stage: Stage,
@@ -78,7 +77,6 @@ impl Load {
     ) -> Self {
         let mut load = Self {
             request: order.request.clone(),
-            parked: order.parked,
             reported: true,
             stage: Stage::FencingBefore,
             ready: VecDeque::new(),

@@ -39,8 +39,6 @@ pub struct WorkerRoot {
     pub(super) in_flight: usize,
     pub(super) settled: Vec<Settled>,
     pub(super) invalid: BTreeSet<u32>,
-    /// A load on the model thread failed and no block can name it.
-    pub(super) unnamed_failure: Option<LoadFailure>,
     pub(super) to_save: Vec<SaveOrder>,
     pub(super) saves: BTreeSet<SaveId>,
     pub(super) next_save: u64,
@@ -64,7 +62,6 @@ impl WorkerRoot {
             in_flight: 0,
             settled: Vec::new(),
             invalid: BTreeSet::new(),
-            unnamed_failure: None,
             to_save: Vec::new(),
             saves: BTreeSet::new(),
             next_save: 0,
@@ -207,15 +204,9 @@ impl WorkerRoot {
         results
     }
 
-    /// Blocks without valid content, of loads that are over and collected or not parked. Not given
-    /// twice.
+    /// Blocks without valid content, of loads that were collected. Not given twice.
     pub fn take_invalid_blocks(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.invalid).into_iter().collect()
-    }
-
-    /// A failure on the model thread that no block can name: the step must not go on.
-    pub fn take_unnamed_failure(&mut self) -> Option<LoadFailure> {
-        self.unnamed_failure.take()
     }
 
     /// Whoever made the plans is gone: its loads end unreported.
@@ -396,22 +387,14 @@ impl WorkerRoot {
                 self.counters.loads_failed[kind.unwrap_or_default()] += 1;
             }
         }
-        if !load.reported {
-            return;
-        }
-        if load.parked {
+        if load.reported {
             self.settled.push(Settled {
                 load: id,
                 request: load.request,
                 failed: failure.is_some(),
                 invalid: load.invalid,
             });
-            return;
         }
-        if load.invalid.is_empty() {
-            self.unnamed_failure = self.unnamed_failure.or(failure);
-        }
-        self.invalid.extend(load.invalid);
     }
 
     /// Panics with a message if the machine is broken.

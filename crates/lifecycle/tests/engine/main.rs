@@ -4,7 +4,7 @@
 //! every block that is read, every object that is stored and every load that is reported can be
 //! judged. The properties, after every step of every seed:
 //! - no object is ever stored that does not hold what its key says;
-//! - no request goes on over a block that does not hold what it should;
+//! - no request computes over a block that does not hold what it should;
 //! - each load is reported once by each rank, while the engine still holds the request, and nothing
 //!   writes to its blocks afterwards;
 //! - at the end no load, no lease and no request is left.
@@ -16,9 +16,8 @@ mod scheduling;
 mod store;
 mod world;
 
-use tessera_lifecycle::LoadMode;
 use tessera_proto::Topology;
-use world::{Setup, World};
+use world::{Io, Setup, World};
 
 const SEEDS: u64 = 40;
 
@@ -52,33 +51,33 @@ fn topology(tp: u32) -> Topology {
 }
 
 #[test]
-fn a_single_full_group_parked() {
-    run(&Setup::full(LoadMode::Async, topology(1)));
+fn a_single_full_group() {
+    run(&Setup::full(Io::Beside, topology(1)));
 }
 
 #[test]
-fn a_single_full_group_parked_on_two_ranks() {
-    run(&Setup::full(LoadMode::Async, topology(2)));
+fn a_single_full_group_on_two_ranks() {
+    run(&Setup::full(Io::Beside, topology(2)));
 }
 
 #[test]
 fn a_single_full_group_on_the_model_thread() {
-    run(&Setup::full(LoadMode::Serialized, topology(1)));
+    run(&Setup::full(Io::ModelThread, topology(1)));
 }
 
 #[test]
 fn a_single_full_group_on_the_model_threads_of_two_ranks() {
-    run(&Setup::full(LoadMode::Serialized, topology(2)));
+    run(&Setup::full(Io::ModelThread, topology(2)));
 }
 
 #[test]
 fn a_hybrid_layout() {
-    run(&Setup::hybrid(LoadMode::Async, topology(1)));
+    run(&Setup::hybrid(Io::Beside, topology(1)));
 }
 
 #[test]
 fn a_hybrid_layout_on_the_model_threads_of_two_ranks() {
-    run(&Setup::hybrid(LoadMode::Serialized, topology(2)));
+    run(&Setup::hybrid(Io::ModelThread, topology(2)));
 }
 
 #[test]
@@ -88,5 +87,5 @@ fn a_hybrid_layout_on_four_ranks_and_two_stages() {
         pp: 2,
         ..Topology::SINGLE
     };
-    run(&Setup::hybrid(LoadMode::Async, topology));
+    run(&Setup::hybrid(Io::Beside, topology));
 }

@@ -13,7 +13,7 @@ impl World {
     pub(crate) fn process(&mut self, output: StepOutput) {
         let ranks = self.workers.len();
         let (mut finished, mut invalid) = (Vec::new(), BTreeSet::new());
-        for (results, blocks) in output.reports {
+        for (results, blocks) in output {
             self.failed.extend(results.failed_recving);
             invalid.extend(blocks);
             for name in results.finished_recving {
@@ -40,12 +40,6 @@ impl World {
         self.scheduler.worker_output(&done, &bad, &blocks);
         self.settle_scheduler();
         self.invalidate(&invalid);
-        for name in &output.bad {
-            let request = self.requests.get(name);
-            let goes_on = request
-                .is_some_and(|request| request.stage == Stage::Running && !self.is_sound(request));
-            assert!(!goes_on, "{name} goes on over a bad block");
-        }
         for name in finished {
             self.receive(&name, failed.contains(&name));
         }
@@ -65,13 +59,18 @@ impl World {
 
     fn invalidate(&mut self, invalid: &BTreeSet<u32>) {
         let size = self.shape.groups()[0].block_tokens;
-        for request in self.requests.values_mut() {
+        for (name, request) in &mut self.requests {
             let at = request.tables[0]
                 .iter()
                 .position(|block| invalid.contains(block));
             let Some(at) = at.map(|at| u64::try_from(at).unwrap()) else {
                 continue;
             };
+            assert_eq!(
+                request.stage,
+                Stage::Parked,
+                "{name} has computed on a load"
+            );
             request.computed = request.computed.min(at * size);
         }
     }

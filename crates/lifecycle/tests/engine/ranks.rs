@@ -7,17 +7,17 @@ use tessera_lifecycle::worker::{
     Fetch, LoadFailure, Phase, Save, SaveOutcome, TransferResults, WorkerCommand, WorkerConfig,
     WorkerEvent, WorkerLimits,
 };
-use tessera_lifecycle::{LoadId, LoadMode, Rank, StepPlan, WorkerRoot};
+use tessera_lifecycle::{LoadId, Rank, StepPlan, WorkerRoot};
 use tessera_proto::{Instant, NamespaceDigest};
 
 use crate::random::Random;
 use crate::store::{Store, Tag};
-use crate::world::Setup;
+use crate::world::{Io, Setup};
 
 pub(crate) struct Worker {
     pub(crate) root: WorkerRoot,
     pub(crate) memory: BTreeMap<(usize, u32), Tag>,
-    mode: LoadMode,
+    io: Io,
     fetches: Vec<Fetch>,
     fences: Vec<(LoadId, Phase)>,
     /// Loads whose last write is fenced: nothing may write for them any more.
@@ -40,7 +40,7 @@ impl Worker {
         Self {
             root: WorkerRoot::new(config),
             memory: BTreeMap::new(),
-            mode: setup.mode,
+            io: setup.io,
             fetches: Vec::new(),
             fences: Vec::new(),
             fenced: BTreeSet::new(),
@@ -61,7 +61,7 @@ impl Worker {
             self.root.begin_step(now, plan);
         }
         self.collect_commands(&mut Vec::new());
-        while self.mode == LoadMode::Serialized && self.root.is_any_loading() {
+        while self.io == Io::ModelThread && self.root.is_any_loading() {
             self.progress(now, store, random);
         }
     }

@@ -1,7 +1,5 @@
 //! The engine's scheduler and forward pass, as far as a connector can tell.
 
-use std::collections::BTreeSet;
-
 use tessera_lifecycle::scheduler::{LookupInput, ScheduledRequest, StepInput};
 use tessera_lifecycle::worker::TransferResults;
 use tessera_lifecycle::{GroupKind, StepPlan};
@@ -28,12 +26,8 @@ pub(crate) struct Request {
     hashes_told: u64,
 }
 
-/// What one step did, until the engine looks at it.
-pub(crate) struct StepOutput {
-    pub(crate) reports: Vec<(TransferResults, Vec<u32>)>,
-    /// Requests that computed over a bad block.
-    pub(crate) bad: BTreeSet<String>,
-}
+/// What each rank reports of one step, until the engine looks at it.
+pub(crate) type StepOutput = Vec<(TransferResults, Vec<u32>)>;
 
 impl Request {
     pub(crate) fn new(prompt: u8, prompt_tokens: u64, groups: usize) -> Self {
@@ -147,7 +141,7 @@ impl World {
                 return false;
             };
             assert!(local + external < tokens, "the last token is computed");
-            assert!(external > 0 || !answer.parked);
+            assert!(answer.parks() == (external > 0));
             if self.free.len() < 60 || (!self.quiet && self.random.chance(10)) {
                 return false;
             }
@@ -158,7 +152,7 @@ impl World {
             let request = self.requests.get_mut(name).unwrap();
             request.computed = local + external;
             request.told = None;
-            if answer.parked {
+            if answer.parks() {
                 request.stage = Stage::Parked;
                 return false;
             }
@@ -284,18 +278,14 @@ impl World {
 
     /// All ranks execute the step.
     pub(crate) fn execute(&mut self, input: &StepInput, plan: &StepPlan) -> StepOutput {
-        let early = self.random.chance(50) || plan.loads.iter().any(|load| !load.parked);
+        let early = self.random.chance(50);
         if early {
             self.begin(plan);
         }
-        let mut bad = BTreeSet::new();
         for scheduled in &input.scheduled {
-            let sound = self.forward(scheduled);
+            self.forward(scheduled);
             let request = self.requests.get_mut(&scheduled.request).unwrap();
             request.computed += scheduled.scheduled_tokens;
-            if !sound {
-                bad.insert(scheduled.request.clone());
-            }
         }
         if !early {
             self.begin(plan);
@@ -312,23 +302,21 @@ impl World {
             assert!(results.finished_sending.is_empty());
             reports.push((results, invalid));
         }
-        StepOutput { reports, bad }
+        reports
     }
 
     fn begin(&mut self, plan: &StepPlan) {
         for worker in &mut self.workers {
             worker.begin(self.now, plan, &self.store, &mut self.random);
-            assert_eq!(worker.root.take_unnamed_failure(), None);
         }
     }
 
-    /// Computes tokens of one request on all ranks: sound only if all that is read is.
-    fn forward(&mut self, scheduled: &ScheduledRequest) -> bool {
+    /// Computes tokens of one request on all ranks, from blocks that hold what they should.
+    fn forward(&mut self, scheduled: &ScheduledRequest) {
         let request = &self.requests[&scheduled.request];
         let (prompt, computed) = (request.prompt, scheduled.computed_tokens);
         let end = computed + scheduled.scheduled_tokens;
         let tables = request.tables.clone();
-        let mut sound = true;
         for (group, table) in tables.iter().enumerate() {
             let spec = self.shape.groups()[group];
             let size = spec.block_tokens;
@@ -343,7 +331,9 @@ impl World {
                 let block = table[usize::try_from(index).unwrap()];
                 for worker in 0..self.workers.len() {
                     let have = self.workers[worker].memory.get(&(group, block));
-                    sound &= have == Some(&self.sound(prompt, group, index, worker));
+                    let sound = self.sound(prompt, group, index, worker);
+                    let name = &scheduled.request;
+                    assert_eq!(have, Some(&sound), "{name} computes over a bad block");
                 }
             }
         }
@@ -354,7 +344,7 @@ impl World {
                 let block = table[usize::try_from(index).unwrap()];
                 let complete = (index + 1) * size <= end && (!state || (index + 1) * size == end);
                 for worker in 0..self.workers.len() {
-                    let tag = match sound && complete {
+                    let tag = match complete {
                         true => self.sound(prompt, group, index, worker),
                         false => Tag::Junk,
                     };
@@ -364,7 +354,6 @@ impl World {
                 }
             }
         }
-        sound
     }
 
     /// Copies and stores one object: it must hold what its key says.

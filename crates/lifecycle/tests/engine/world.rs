@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tessera_lifecycle::plan::{Shards, coordinates};
 use tessera_lifecycle::scheduler::{SchedulerCommand, SchedulerLimits};
 use tessera_lifecycle::{
-    Axes, GroupKind, GroupSpec, LoadMode, LookupId, SchedulerConfig, SchedulerRoot, Shape,
+    Axes, GroupKind, GroupSpec, LookupId, SchedulerConfig, SchedulerRoot, Shape,
 };
 use tessera_proto::{Instant, NamespaceDigest, ObjectId, Topology};
 
@@ -17,23 +17,32 @@ use crate::store::{Store, Tag};
 pub(crate) const CHUNK: u64 = 8;
 pub(crate) const PROMPTS: u8 = 3;
 
+/// Who executes loads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Io {
+    /// Others, beside the engine's steps.
+    Beside,
+    /// The model thread, inside the load hook.
+    ModelThread,
+}
+
 /// What is simulated.
 pub(crate) struct Setup {
     pub(crate) shape: Shape,
-    pub(crate) mode: LoadMode,
+    pub(crate) io: Io,
 }
 
 impl Setup {
-    pub(crate) fn full(mode: LoadMode, topology: Topology) -> Self {
-        Self::new(&[GroupKind::Full], mode, topology)
+    pub(crate) fn full(io: Io, topology: Topology) -> Self {
+        Self::new(&[GroupKind::Full], io, topology)
     }
 
-    pub(crate) fn hybrid(mode: LoadMode, topology: Topology) -> Self {
+    pub(crate) fn hybrid(io: Io, topology: Topology) -> Self {
         let window = GroupKind::Window { tokens: 11 };
-        Self::new(&[GroupKind::Full, window, GroupKind::State], mode, topology)
+        Self::new(&[GroupKind::Full, window, GroupKind::State], io, topology)
     }
 
-    fn new(kinds: &[GroupKind], mode: LoadMode, topology: Topology) -> Self {
+    fn new(kinds: &[GroupKind], io: Io, topology: Topology) -> Self {
         let group = |(index, kind): (usize, &GroupKind)| GroupSpec {
             kind: *kind,
             block_tokens: if *kind == GroupKind::State { CHUNK } else { 4 },
@@ -45,7 +54,7 @@ impl Setup {
         };
         let groups = kinds.iter().enumerate().map(group).collect();
         let shape = Shape::new(groups, Some(CHUNK), 4, topology).unwrap();
-        Self { shape, mode }
+        Self { shape, io }
     }
 }
 
@@ -79,13 +88,11 @@ impl World {
         let scheduler = SchedulerRoot::new(SchedulerConfig {
             namespace: NamespaceDigest([3; 32]),
             shape: shape.clone(),
-            mode: setup.mode,
             loads: true,
             saves: true,
             lookup_timeout_ms: 40,
             load_timeout_ms: 400,
             lease_ms: 60_000,
-            steps_in_flight: 2,
             incarnation: 77,
             limits: SchedulerLimits::default(),
         });

@@ -5,6 +5,7 @@ pub(crate) mod free_memory;
 pub(crate) mod leases;
 mod model_thread;
 pub(crate) mod objects;
+mod privacy;
 pub(crate) mod progress;
 pub(crate) mod promises;
 pub(crate) mod reports;

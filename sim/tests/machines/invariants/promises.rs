@@ -1,11 +1,16 @@
-//! A promise leaves a token to compute, parks the request if the layout or the mode asks for it,
-//! and is not repeated after it was broken.
+//! A promise leaves a token to compute, parks the request, and is not repeated after it was broken.
+
+use tessera_lifecycle::scheduler::LookupAnswer;
 
 use crate::request::Request;
 
-pub(crate) fn check(request: &Request, local: u64, external: u64, parked: bool, parks: bool) {
+pub(crate) fn check(request: &Request, local: u64, external: u64, answer: LookupAnswer) {
     let name = &request.name;
-    assert_eq!(parked, parks && external > 0, "{name}: parked {parked}");
+    assert_eq!(
+        answer.parks(),
+        external > 0,
+        "{name}: others may share what is not loaded yet"
+    );
     assert!(
         local + external < request.text.len(),
         "{name}: the last token must be computed"

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use tessera_lifecycle::Rank;
 use tessera_lifecycle::scheduler::{LookupAnswer, ScheduledRequest, StepInput};
-use tessera_lifecycle::{Rank, StepPlan};
 use tessera_transport::{Lent, Region, Segments, SimDevice};
 
 use super::fake::{Fake, eventually};
@@ -306,8 +306,4 @@ pub(super) fn hashes(tokens: u64) -> Vec<Vec<u8>> {
     (0..tokens / 4)
         .map(|unit| vec![u8::try_from(unit).unwrap(), 7])
         .collect()
-}
-
-pub(super) fn parked(plan: &[u8]) -> bool {
-    StepPlan::decode(plan).unwrap().loads[0].parked
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tessera_lifecycle::scheduler::StepInput;
 
-use super::engine::{Engine, config, parked};
+use super::engine::{Engine, config};
 use super::fake::{Fake, eventually};
 use crate::driver::DriverError;
 
@@ -50,17 +50,13 @@ fn what_one_engine_saves_another_loads_byte_for_byte() {
             .map(|worker| worker.memory())
             .collect();
         let plan = engine.order("r", &tables, TOKENS);
-        let parked = parked(&plan);
-        assert_eq!(parked, layout == "hybrid" || io == "async", "{case}");
         engine.execute(&plan);
         for (worker, from) in engine.workers.iter().zip(&source.workers) {
-            if parked {
-                assert_eq!(
-                    worker.outcome("r"),
-                    (vec!["r".into()], vec![], vec![]),
-                    "{case}"
-                );
-            }
+            assert_eq!(
+                worker.outcome("r"),
+                (vec!["r".into()], vec![], vec![]),
+                "{case}"
+            );
             worker.assert_nothing_more();
             let mut needed = vec![(0, 0..8)];
             if layout == "hybrid" {
@@ -93,9 +89,7 @@ fn what_one_engine_saves_another_loads_byte_for_byte() {
             assert_eq!(changed, 2 * written, "{case}: two layers");
         }
         engine.scheduler.worker_output(&["r"], &[], &[]).unwrap();
-        if parked {
-            eventually("leases end", || nodes.leased() == 0);
-        }
+        eventually("leases end", || nodes.leased() == 0);
     }
 }
 

@@ -1,28 +1,34 @@
 //! One named case for each rule of the scheduler's half.
 
-use super::scene::{CHUNK, Scene, config, hashes, new_request, next_step};
+use super::scene::{CHUNK, Scene, config, new_request};
 use crate::plan::Destination;
 use crate::scheduler::{LookupAnswer, SchedulerEvent, StepInput};
-use crate::shape::{GroupKind, LoadMode};
+use crate::shape::GroupKind;
 
 #[test]
-fn l01_zero_is_never_parked_and_undecided_is_not_parked() {
-    for mode in [LoadMode::Async, LoadMode::Serialized] {
-        let mut scene = Scene::full(mode);
-        assert_eq!(
-            scene.lookup("a", CHUNK, 0),
-            LookupAnswer::ZERO,
-            "one chunk and no tail"
-        );
-        assert_eq!(scene.lookup("a", CHUNK + 1, 0), LookupAnswer::UNDECIDED);
+fn l01_whatever_is_to_be_loaded_parks_its_request_in_every_layout() {
+    let window = GroupKind::Window { tokens: 6 };
+    let layouts: [&[GroupKind]; 4] = [
+        &[GroupKind::Full],
+        &[GroupKind::Full, window, GroupKind::State],
+        &[window],
+        &[GroupKind::State],
+    ];
+    for kinds in layouts {
+        let mut scene = Scene::new(config(kinds, 1));
+        let answer = scene.lookup("a", CHUNK, 0);
+        assert_eq!(answer, LookupAnswer::ZERO, "one chunk and no tail");
+        assert!(!answer.parks(), "{kinds:?}");
+        let answer = scene.lookup("a", CHUNK + 1, 0);
+        assert_eq!(answer, LookupAnswer::UNDECIDED);
+        assert!(!answer.parks(), "{kinds:?}");
         scene.answer();
         let answer = scene.lookup("a", CHUNK + 1, 0);
-        assert_eq!(answer.tokens, Some(CHUNK));
-        assert_eq!(answer.parked, mode == LoadMode::Async);
+        assert_eq!((answer.tokens, answer.parks()), (Some(CHUNK), true));
+        let mut config = config(kinds, 1);
+        config.loads = false;
+        assert_eq!(Scene::new(config).lookup("a", 100, 0), LookupAnswer::ZERO);
     }
-    let mut config = config(&[GroupKind::State], LoadMode::Serialized, 1);
-    config.loads = false;
-    assert_eq!(Scene::new(config).lookup("a", 100, 0), LookupAnswer::ZERO);
 }
 
 #[test]
@@ -38,7 +44,7 @@ fn s2_a_hit_is_the_whole_chunks_before_the_last_token() {
 
 #[test]
 fn a_lookup_is_decided_by_its_deadline_and_its_late_answer_is_given_back() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     assert_eq!(scene.lookup("a", 33, 0).tokens, None);
     scene.later(99);
     assert_eq!(scene.lookup("a", 33, 0).tokens, None);
@@ -56,7 +62,7 @@ fn a_lookup_is_decided_by_its_deadline_and_its_late_answer_is_given_back() {
 
 #[test]
 fn an_answer_after_the_deadline_is_no_promise_even_if_nobody_asked_meanwhile() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     scene.lookup("a", 33, 0);
     scene.later(100);
     scene.answer();
@@ -101,7 +107,7 @@ fn l16_one_missing_object_of_any_rank_or_group_shortens_the_promise() {
         }
     }
     for rank in 0..4 {
-        let mut scene = Scene::new(config(&[GroupKind::Full], LoadMode::Async, 4));
+        let mut scene = Scene::new(config(&[GroupKind::Full], 4));
         scene.lookup("a", 33, 0);
         let second_chunk = 4 + rank;
         scene.missing.insert(scene.asked[0].ids[second_chunk]);
@@ -112,7 +118,7 @@ fn l16_one_missing_object_of_any_rank_or_group_shortens_the_promise() {
 
 #[test]
 fn l16_a_promise_ends_before_its_lease_no_longer_outlasts_a_load() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     assert_eq!(scene.promised("a", 33, 0), Some(32));
     scene.later(24_900);
     assert_eq!(scene.lookup("a", 33, 0).tokens, Some(32));
@@ -162,7 +168,7 @@ fn an_untaken_promise_is_given_back_on_every_path() {
 
 #[test]
 fn memory_for_tokens_that_were_not_promised_stops_the_step() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     let error = scene.allocated("a", 8).unwrap_err();
     assert_eq!((error.external_tokens, error.promised), (8, 0));
     assert_eq!(scene.promised("a", 17, 0), Some(16));
@@ -173,7 +179,7 @@ fn memory_for_tokens_that_were_not_promised_stops_the_step() {
 #[test]
 fn l16_a_shortened_promise_is_checked_again() {
     // A single full group can be cut anywhere: the last chunk is loaded in part.
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     assert_eq!(scene.promised("a", 33, 0), Some(32));
     scene.allocated("a", 20).unwrap();
     let order = &scene.step(&StepInput::default()).loads[0];
@@ -254,7 +260,7 @@ fn l09_a_late_failure_changes_nothing_for_a_finished_or_replaced_request() {
 
 #[test]
 fn news_that_come_before_a_load_was_ordered_are_not_its_own() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     assert_eq!(scene.promised("a", 33, 0), Some(32));
     scene.allocated("a", 32).unwrap();
     let load = crate::LoadId {
@@ -341,11 +347,7 @@ fn an_abort_between_allocation_and_plan_orders_the_load_and_calls_it_off() {
 
 #[test]
 fn l11_a_load_ends_when_the_last_rank_has_reported() {
-    let mut scene = Scene::new(config(
-        &[GroupKind::Full, GroupKind::Full],
-        LoadMode::Async,
-        3,
-    ));
+    let mut scene = Scene::new(config(&[GroupKind::Full, GroupKind::Full], 3));
     let load = scene.load("a", 17);
     let leased = scene.leased();
     let report = |scene: &mut Scene, rank, failed| {
@@ -385,21 +387,18 @@ fn l11_a_third_request_is_untouched_by_the_failures_of_two() {
 }
 
 #[test]
-fn l03_a_serialized_block_level_load_has_no_completion_and_gives_its_leases_back() {
-    let mut scene = Scene::full(LoadMode::Serialized);
-    assert_eq!(scene.promised("a", 33, 0), Some(32));
-    scene.allocated("a", 32).unwrap();
-    let mut request = new_request("a", 1, (32, 33));
-    request.hashes = hashes(b'a', 33);
-    let plan = scene.schedule(&[request]);
-    assert!(!plan.loads[0].parked);
-    scene.schedule(&[next_step("a", 33, 1)]);
-    assert_eq!(scene.leased(), 4);
-    scene.schedule(&[next_step("a", 34, 1)]);
-    assert_eq!(
-        (scene.leased(), scene.root.counters().loads_succeeded),
-        (0, 1)
-    );
+fn l03_bad_blocks_fail_a_block_level_load_and_only_the_last_rank_ends_it() {
+    let mut scene = Scene::full();
+    scene.load("a", 33);
+    scene.output(&[], &[], &[3]);
+    for _ in 0..5 {
+        // However many steps go by without news of it.
+        scene.step(&StepInput::default());
+    }
+    assert_eq!((scene.leased(), scene.root.counters().loads_failed), (4, 0));
+    scene.output(&["a"], &[], &[]);
+    assert_eq!((scene.leased(), scene.root.counters().loads_failed), (0, 1));
+    assert_eq!(scene.lookup("a", 33, 0), LookupAnswer::ZERO, "quarantined");
 }
 
 #[test]
@@ -409,7 +408,7 @@ fn l12_equal_block_numbers_of_other_groups_never_fail_a_load() {
     scene.output(&[], &[], &[1, 2, 3]);
     scene.output(&["a"], &[], &[]);
     assert_eq!(scene.root.counters().loads_failed, 0);
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     scene.load("a", 33);
     scene.output(&["a"], &[], &[1, 2, 3]);
     assert_eq!(scene.root.counters().loads_failed, 1);
@@ -428,7 +427,7 @@ fn a_preempted_load_ends_unreported_and_without_leases() {
 
 #[test]
 fn a_request_beyond_the_table_is_neither_promised_nor_saved() {
-    let mut config = config(&[GroupKind::Full], LoadMode::Async, 1);
+    let mut config = config(&[GroupKind::Full], 1);
     config.limits.requests = 1;
     let mut scene = Scene::new(config);
     assert_eq!(scene.promised("a", 33, 0), Some(32));
@@ -446,7 +445,7 @@ fn a_request_beyond_the_table_is_neither_promised_nor_saved() {
 
 #[test]
 fn a_long_prompt_is_looked_up_as_far_as_one_question_goes() {
-    let mut config = config(&[GroupKind::Full, GroupKind::State], LoadMode::Async, 2);
+    let mut config = config(&[GroupKind::Full, GroupKind::State], 2);
     config.limits.lookup_objects = 11;
     let mut scene = Scene::new(config);
     assert_eq!(scene.promised("a", 65, 0), Some(16));

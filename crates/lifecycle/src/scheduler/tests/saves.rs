@@ -2,8 +2,7 @@
 
 use super::scene::{Scene, hashes, new_request, next_step, tables};
 use crate::metadata::StepPlan;
-use crate::scheduler::{LookupAnswer, ScheduledRequest, StepInput};
-use crate::shape::LoadMode;
+use crate::scheduler::{ScheduledRequest, StepInput};
 
 fn saved(plan: &StepPlan, group: u32) -> Vec<Vec<u32>> {
     let saves = plan.saves.iter().filter(|save| save.group == group);
@@ -52,7 +51,7 @@ fn a_loaded_prefix_is_not_saved_again_and_what_is_computed_behind_it_is() {
 
 #[test]
 fn chunked_prefill_saves_each_chunk_in_the_step_that_completes_it() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     let mut first = new_request("a", 1, (0, 6));
     first.hashes = hashes(b'a', 24);
     assert!(scene.schedule(&[first]).saves.is_empty());
@@ -87,7 +86,7 @@ fn a_hash_that_comes_late_is_saved_late_while_the_request_lives() {
 
 #[test]
 fn hashes_with_a_gap_are_ignored_and_replaced_ones_are_taken() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     let mut request = new_request("a", 1, (0, 7));
     request.hashes = hashes(b'a', 4);
     scene.schedule(&[request]);
@@ -128,7 +127,7 @@ fn l15_null_and_given_up_blocks_and_states_between_boundaries_are_never_saved() 
 
 #[test]
 fn nothing_is_saved_for_a_preempted_or_finished_request() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     let mut request = new_request("a", 1, (0, 8));
     request.hashes.clear();
     scene.schedule(&[request]);
@@ -145,39 +144,28 @@ fn nothing_is_saved_for_a_preempted_or_finished_request() {
 }
 
 #[test]
-fn nothing_computed_on_a_load_that_may_have_failed_is_saved() {
-    let mut scene = Scene::full(LoadMode::Serialized);
-    let cold = |from: u64| {
-        let mut request = new_request("b", 1, (from, from + 8));
-        request.hashes = hashes(b'b', 64);
-        request
-    };
-    assert_eq!(scene.promised("a", 17, 0), Some(16));
-    scene.allocated("a", 16).unwrap();
+fn a_load_holds_no_save_of_another_request_back() {
+    let mut scene = Scene::full();
+    scene.load("a", 17);
+    let mut request = new_request("b", 1, (0, 8));
+    request.hashes = hashes(b'b', 8);
+    assert_eq!(saved(&scene.schedule(&[request]), 0), [[1, 2]]);
+}
+
+#[test]
+fn tokens_that_the_engine_takes_back_are_saved_when_they_are_computed_again() {
+    // As after the failed load of another connector, under which the engine has computed.
+    let mut scene = Scene::full();
     let mut request = new_request("a", 1, (16, 24));
     request.hashes = hashes(b'a', 24);
-    let plan = scene.schedule(&[request, cold(0)]);
-    assert!(plan.saves.is_empty(), "the step of the load");
-    assert!(
-        scene.schedule(&[next_step("a", 24, 1)]).saves.is_empty(),
-        "the one behind it"
-    );
-    // The load failed: the engine takes the tokens back, and what it computes now is sound.
-    scene.output(&[], &[], &[3]);
-    assert_eq!(scene.root.counters().loads_failed, 1);
-    assert_eq!(scene.leased(), 0);
-    let plan = scene.schedule(&[next_step("a", 8, 16), next_step("b", 8, 1)]);
-    assert_eq!(saved(&plan, 0), [vec![3, 4], vec![5, 6], vec![1, 2]]);
-    assert_eq!(
-        scene.lookup("a", 17, 0),
-        LookupAnswer::ZERO,
-        "and it is quarantined"
-    );
+    assert_eq!(saved(&scene.schedule(&[request]), 0), [[5, 6]]);
+    let plan = scene.schedule(&[next_step("a", 8, 16)]);
+    assert_eq!(saved(&plan, 0), [[3, 4], [5, 6]]);
 }
 
 #[test]
 fn empty_steps_count_and_reset() {
-    let mut scene = Scene::full(LoadMode::Async);
+    let mut scene = Scene::full();
     assert_eq!(scene.promised("a", 33, 0), Some(32));
     scene.allocated("a", 32).unwrap();
     let first = scene.step(&StepInput::default());

@@ -9,7 +9,7 @@ use crate::scheduler::{
     Found, Held, LookupAnswer, LookupInput, NodeIndex, NotPromised, ScheduledRequest,
     SchedulerCommand, SchedulerConfig, SchedulerEvent, SchedulerLimits, SchedulerRoot, StepInput,
 };
-use crate::shape::{Axes, GroupKind, GroupSpec, LoadMode, Shape};
+use crate::shape::{Axes, GroupKind, GroupSpec, Shape};
 use crate::{LookupId, ids::LoadId};
 
 pub(super) const CHUNK: u64 = 8;
@@ -39,7 +39,7 @@ pub(super) fn group(kind: GroupKind) -> GroupSpec {
     }
 }
 
-pub(super) fn config(kinds: &[GroupKind], mode: LoadMode, tp: u32) -> SchedulerConfig {
+pub(super) fn config(kinds: &[GroupKind], tp: u32) -> SchedulerConfig {
     let topology = Topology {
         tp,
         ..Topology::SINGLE
@@ -48,13 +48,11 @@ pub(super) fn config(kinds: &[GroupKind], mode: LoadMode, tp: u32) -> SchedulerC
     SchedulerConfig {
         namespace: NamespaceDigest([1; 32]),
         shape: Shape::new(groups, Some(CHUNK), 4, topology).unwrap(),
-        mode,
         loads: true,
         saves: true,
         lookup_timeout_ms: 100,
         load_timeout_ms: 5_000,
         lease_ms: 30_000,
-        steps_in_flight: 2,
         incarnation: 5,
         limits: SchedulerLimits::default(),
     }
@@ -79,8 +77,8 @@ impl Scene {
         }
     }
 
-    pub(super) fn full(mode: LoadMode) -> Self {
-        Self::new(config(&[GroupKind::Full], mode, 1))
+    pub(super) fn full() -> Self {
+        Self::new(config(&[GroupKind::Full], 1))
     }
 
     pub(super) fn hybrid() -> Self {
@@ -89,7 +87,7 @@ impl Scene {
             GroupKind::Window { tokens: 6 },
             GroupKind::State,
         ];
-        Self::new(config(&kinds, LoadMode::Async, 1))
+        Self::new(config(&kinds, 1))
     }
 
     /// Executes commands: releases at once, questions into the list.
@@ -215,7 +213,7 @@ impl Scene {
         self.drain();
     }
 
-    /// A parked load of everything that can be promised: its name.
+    /// A load of everything that can be promised: its name.
     pub(super) fn load(&mut self, request: &str, tokens: u64) -> LoadId {
         let promised = self.promised(request, tokens, 0).unwrap();
         assert!(promised > 0, "nothing to load");

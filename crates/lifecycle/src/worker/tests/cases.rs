@@ -13,7 +13,7 @@ fn report(request: u64) -> String {
 #[test]
 fn a_load_fences_moves_fences_and_is_reported_once() {
     let mut scene = Scene::new(&hybrid());
-    let load = scene.load(1, true);
+    let load = scene.load(1);
     assert_eq!(
         (scene.fences.as_slice(), scene.fetches.len()),
         (&[(load, Phase::Before)][..], 0)
@@ -48,7 +48,7 @@ fn a_load_fences_moves_fences_and_is_reported_once() {
 fn l04_with_the_device_held_back_nothing_is_published_even_when_the_io_failed() {
     for failure in LoadFailure::ALL {
         let mut scene = Scene::new(&hybrid());
-        scene.load(1, true);
+        scene.load(1);
         scene.fence();
         while !scene.fetches.is_empty() {
             scene.fetched(Err(failure));
@@ -77,7 +77,7 @@ fn the_first_failure_of_a_request_level_load_stops_the_rest_and_waits_for_what_i
         ..WorkerLimits::default()
     };
     let mut scene = Scene::with(&hybrid(), Rank::default(), 1, limits);
-    scene.load(1, true);
+    scene.load(1);
     scene.fence();
     assert_eq!(scene.fetches.len(), 2);
     scene.fetched(Err(LoadFailure::Miss));
@@ -94,7 +94,7 @@ fn the_first_failure_of_a_request_level_load_stops_the_rest_and_waits_for_what_i
 #[test]
 fn a_block_level_load_goes_on_after_a_failure_and_names_its_blocks() {
     let mut scene = Scene::new(&full());
-    scene.load(1, true);
+    scene.load(1);
     scene.fence();
     scene.fetched(Err(LoadFailure::Corrupt));
     scene.fetched(Ok(()));
@@ -108,26 +108,18 @@ fn a_block_level_load_goes_on_after_a_failure_and_names_its_blocks() {
 }
 
 #[test]
-fn l03_a_load_on_the_model_thread_names_blocks_and_completes_nothing() {
+fn l03_a_block_level_load_without_a_block_to_name_fails_its_request() {
     let mut scene = Scene::new(&full());
-    scene.load(1, false);
-    scene.fence();
-    scene.fetched(Ok(()));
-    scene.fetched(Err(LoadFailure::Miss));
-    scene.fence();
-    assert_eq!(scene.collect(), (vec![], vec![], vec![3, 4]));
-    assert_eq!(scene.root.take_unnamed_failure(), None);
-    let mut unnamed = order(2, false, 1);
+    let mut unnamed = order(1, 1);
     unnamed.tables = vec![vec![]];
     let mut plan = scene.plan();
     plan.loads.push(unnamed);
     scene.begin(&plan);
     scene.fence();
+    scene.assert_silent();
     scene.fence();
-    assert_eq!(
-        scene.root.take_unnamed_failure(),
-        Some(LoadFailure::Unallocated)
-    );
+    assert_eq!(scene.collect(), (vec![report(1)], vec![report(1)], vec![]));
+    assert_eq!(scene.failed(LoadFailure::Unallocated), 1);
     scene.assert_silent();
 }
 
@@ -138,7 +130,7 @@ fn a_deadline_fails_the_load_and_never_ends_its_claim() {
         ..WorkerLimits::default()
     };
     let mut scene = Scene::with(&hybrid(), Rank::default(), 1, limits);
-    scene.load(1, true);
+    scene.load(1);
     scene.fence();
     let due = scene.root.poll_timeout().unwrap();
     assert_eq!(due, scene.now.after_millis(TIMEOUT_MS));
@@ -156,22 +148,18 @@ fn a_deadline_fails_the_load_and_never_ends_its_claim() {
 
 #[test]
 fn a_deadline_that_finds_every_block_fetched_fails_nothing_that_blocks_name() {
-    for parked in [false, true] {
-        let mut scene = Scene::new(&full());
-        scene.load(1, parked);
-        scene.fence();
-        let due = scene.root.poll_timeout().unwrap();
-        scene.fetched(Ok(()));
-        scene.root.handle_timeout(due);
-        scene.drain();
-        assert_eq!(scene.root.poll_timeout(), None);
-        scene.fetched(Ok(()));
-        scene.fence();
-        let finished = if parked { vec![report(1)] } else { vec![] };
-        assert_eq!(scene.collect(), (finished, vec![], vec![]));
-        assert_eq!(scene.root.take_unnamed_failure(), None);
-        assert_eq!(scene.root.counters().loads_succeeded, 1);
-    }
+    let mut scene = Scene::new(&full());
+    scene.load(1);
+    scene.fence();
+    let due = scene.root.poll_timeout().unwrap();
+    scene.fetched(Ok(()));
+    scene.root.handle_timeout(due);
+    scene.drain();
+    assert_eq!(scene.root.poll_timeout(), None);
+    scene.fetched(Ok(()));
+    scene.fence();
+    assert_eq!(scene.collect(), (vec![report(1)], vec![], vec![]));
+    assert_eq!(scene.root.counters().loads_succeeded, 1);
 }
 
 #[test]
@@ -182,7 +170,7 @@ fn l05_a_cancel_fails_a_load_only_if_something_was_left_to_fetch() {
             ..WorkerLimits::default()
         };
         let mut scene = Scene::with(&hybrid(), Rank::default(), 1, limits);
-        let load = scene.load(1, true);
+        let load = scene.load(1);
         scene.fence();
         let mut plan = scene.plan();
         plan.cancels = vec![load, id(99)];
@@ -200,7 +188,7 @@ fn l05_a_cancel_fails_a_load_only_if_something_was_left_to_fetch() {
 #[test]
 fn l05_a_cancel_between_the_last_part_and_its_fence_changes_nothing() {
     let mut scene = Scene::new(&hybrid());
-    let load = scene.load(1, true);
+    let load = scene.load(1);
     scene.fence();
     while !scene.fetches.is_empty() {
         scene.fetched(Ok(()));
@@ -222,7 +210,7 @@ fn l06_loads_take_turns_and_end_in_any_order() {
     };
     let mut scene = Scene::with(&hybrid(), Rank::default(), 1, limits);
     let mut plan = scene.plan();
-    plan.loads = vec![order(1, true, 2), order(2, true, 2)];
+    plan.loads = vec![order(1, 2), order(2, 2)];
     scene.begin(&plan);
     scene.fence();
     let loads: Vec<_> = scene.fetches.iter().map(|fetch| fetch.load).collect();
@@ -256,7 +244,7 @@ fn l06_loads_take_turns_and_end_in_any_order() {
 fn l08_a_plan_that_comes_again_is_not_executed_again() {
     let mut scene = Scene::new(&full());
     let mut plan = scene.plan();
-    plan.loads = vec![order(1, true, 1)];
+    plan.loads = vec![order(1, 1)];
     plan.saves = vec![save(0, &[1, 2])];
     for _ in 0..3 {
         scene.begin(&plan);
@@ -272,7 +260,7 @@ fn l08_a_plan_that_comes_again_is_not_executed_again() {
 #[test]
 fn late_duplicate_and_unknown_news_only_count() {
     let mut scene = Scene::new(&hybrid());
-    let load = scene.load(1, true);
+    let load = scene.load(1);
     let news = [
         WorkerEvent::Fenced {
             load: id(9),
@@ -340,10 +328,10 @@ fn l02_orders_that_cannot_be_executed_fail_by_request() {
     let unallocated = unallocated.map(|change| (change, LoadFailure::Unallocated));
     for (change, failure) in malformed.into_iter().chain(unallocated) {
         let mut scene = Scene::new(&hybrid());
-        let mut bad = order(1, true, 2);
+        let mut bad = order(1, 2);
         change(&mut bad);
         let mut plan = scene.plan();
-        plan.loads = vec![bad, order(2, true, 2)];
+        plan.loads = vec![bad, order(2, 2)];
         scene.begin(&plan);
         scene.fence();
         scene.fence();
@@ -361,8 +349,8 @@ fn l02_a_full_and_a_closed_queue_fail_the_load_and_report_it() {
         saves: 1,
     };
     let mut scene = Scene::with(&hybrid(), Rank::default(), 1, limits);
-    scene.load(1, true);
-    scene.load(2, true);
+    scene.load(1);
+    scene.load(2);
     scene.fence();
     scene.fence();
     assert_eq!(scene.collect(), (vec![report(2)], vec![report(2)], vec![]));
@@ -370,7 +358,7 @@ fn l02_a_full_and_a_closed_queue_fail_the_load_and_report_it() {
     scene.root.close();
     scene.drain();
     scene.fetched(Ok(()));
-    scene.load(3, true);
+    scene.load(3);
     scene.fence();
     scene.fence();
     let (mut finished, mut failed, _) = scene.collect();
@@ -383,7 +371,7 @@ fn l02_a_full_and_a_closed_queue_fail_the_load_and_report_it() {
 #[test]
 fn a_rank_with_nothing_to_move_reports_as_well() {
     let mut scene = Scene::new(&[crate::GroupKind::Window { tokens: 1 }]);
-    scene.load(1, true);
+    scene.load(1);
     scene.fence();
     scene.fence();
     assert_eq!(scene.collect(), (vec![report(1)], vec![], vec![]));
@@ -392,7 +380,7 @@ fn a_rank_with_nothing_to_move_reports_as_well() {
 #[test]
 fn a_preempted_load_ends_and_is_reported_to_nobody() {
     let mut scene = Scene::new(&hybrid());
-    let load = scene.load(1, true);
+    let load = scene.load(1);
     scene.fence();
     scene.root.preempt(&[load]);
     scene.drain();
@@ -404,7 +392,7 @@ fn a_preempted_load_ends_and_is_reported_to_nobody() {
     assert!(!scene.root.is_loading(load));
     scene.assert_silent();
     // Over, and not collected yet: the same.
-    let load = scene.load(2, true);
+    let load = scene.load(2);
     scene.fence();
     while !scene.fetches.is_empty() {
         scene.fetched(Ok(()));
@@ -417,12 +405,12 @@ fn a_preempted_load_ends_and_is_reported_to_nobody() {
 #[test]
 fn a_new_scheduler_is_not_told_of_the_old_ones_loads() {
     let mut scene = Scene::new(&hybrid());
-    scene.load(1, true);
+    scene.load(1);
     scene.fence();
     let mut plan = scene.plan();
     plan.incarnation = 4;
     plan.step = 1;
-    plan.loads = vec![order(2, true, 2)];
+    plan.loads = vec![order(2, 2)];
     scene.begin(&plan);
     scene.fence();
     while !scene.fetches.is_empty() {

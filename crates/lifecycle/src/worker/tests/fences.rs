@@ -10,7 +10,7 @@ fn report(request: u64) -> Vec<String> {
 #[test]
 fn l04_a_failed_fence_before_fetches_nothing_and_ends_behind_two_proofs() {
     let mut scene = Scene::new(&hybrid());
-    let load = scene.load(1, true);
+    let load = scene.load(1);
     let phase = Phase::Before;
     for _ in 0..3 {
         scene.event(WorkerEvent::FenceFailed { load, phase });
@@ -29,7 +29,7 @@ fn l04_a_failed_fence_before_fetches_nothing_and_ends_behind_two_proofs() {
 #[test]
 fn l04_a_failed_fence_after_claims_the_memory_until_the_proof_and_the_load_has_failed() {
     let mut scene = Scene::new(&hybrid());
-    let load = scene.load(1, true);
+    let load = scene.load(1);
     scene.fence();
     while !scene.fetches.is_empty() {
         scene.fetched(Ok(()));
@@ -60,7 +60,7 @@ fn l04_a_failed_fence_after_claims_the_memory_until_the_proof_and_the_load_has_f
 fn l04_without_a_fence_every_block_of_a_block_level_load_is_in_doubt() {
     for phase in [Phase::Before, Phase::After] {
         let mut scene = Scene::new(&full());
-        let load = scene.load(1, true);
+        let load = scene.load(1);
         if phase == Phase::After {
             scene.fence();
             scene.fetched(Ok(()));
@@ -81,7 +81,7 @@ fn l04_without_a_fence_every_block_of_a_block_level_load_is_in_doubt() {
 #[test]
 fn a_fence_that_fails_in_another_stage_changes_nothing() {
     let mut scene = Scene::new(&hybrid());
-    let load = scene.load(1, true);
+    let load = scene.load(1);
     scene.fence();
     for phase in [Phase::Before, Phase::After] {
         scene.event(WorkerEvent::FenceFailed { load, phase });

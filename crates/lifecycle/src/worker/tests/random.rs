@@ -11,7 +11,7 @@ use crate::worker::{LoadFailure, SaveOutcome, WorkerEvent, WorkerLimits};
 
 #[derive(Clone, Debug)]
 enum Op {
-    Load(bool),
+    Load,
     Cancel(u64),
     Preempt(u64),
     Fence(prop::sample::Index),
@@ -27,7 +27,7 @@ enum Op {
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let index = any::<prop::sample::Index>;
     let op = prop_oneof![
-        4 => any::<bool>().prop_map(Op::Load),
+        4 => Just(Op::Load),
         1 => (1_u64..30).prop_map(Op::Cancel),
         1 => (1_u64..30).prop_map(Op::Preempt),
         6 => index().prop_map(Op::Fence),
@@ -42,10 +42,9 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 0..120)
 }
 
-/// What the outside knows: loads by request, whether parked, and how often reported.
+/// What the outside knows: how often each load was reported.
 #[derive(Default)]
 struct Naive {
-    parked: BTreeMap<String, bool>,
     reported: BTreeMap<String, u32>,
     preempted: Vec<String>,
 }
@@ -63,19 +62,20 @@ impl Naive {
             assert!(finished.contains(name), "{name} failed and is not finished");
         }
         for name in finished {
-            assert!(self.parked[&name], "{name} was not parked");
-            *self.reported.entry(name).or_default() += 1;
+            *self
+                .reported
+                .get_mut(&name)
+                .expect("a load that was ordered") += 1;
         }
     }
 }
 
 fn apply(scene: &mut Scene, naive: &mut Naive, op: &Op) {
     match op {
-        Op::Load(park) => {
-            let request = u64::try_from(naive.parked.len()).unwrap() + 1;
-            let parked = *park || scene.root.config.shape.groups().len() > 1;
-            naive.parked.insert(format!("r{request}"), parked);
-            scene.load(request, parked);
+        Op::Load => {
+            let request = u64::try_from(naive.reported.len()).unwrap() + 1;
+            naive.reported.insert(format!("r{request}"), 0);
+            scene.load(request);
         }
         Op::Cancel(request) => {
             let mut plan = scene.plan();
@@ -84,8 +84,7 @@ fn apply(scene: &mut Scene, naive: &mut Naive, op: &Op) {
         }
         Op::Preempt(request) => {
             let name = format!("r{request}");
-            let open = naive.parked.contains_key(&name) && !naive.reported.contains_key(&name);
-            if open {
+            if naive.reported.get(&name) == Some(&0) {
                 naive.preempted.push(name);
             }
             scene.root.preempt(&[id(*request)]);
@@ -161,10 +160,9 @@ proptest! {
         }
         naive.collect(&mut scene);
         prop_assert!(scene.root.is_idle());
-        for (name, parked) in &naive.parked {
-            let count = naive.reported.get(name).copied().unwrap_or(0);
-            let expected = u32::from(*parked && !naive.preempted.contains(name));
-            prop_assert_eq!(count, expected, "{} is reported {} times", name, count);
+        for (name, count) in &naive.reported {
+            let expected = u32::from(!naive.preempted.contains(name));
+            prop_assert_eq!(*count, expected, "{} is reported {} times", name, count);
         }
         let counters = scene.root.counters();
         let ended = counters.loads_succeeded + counters.loads_failed.iter().sum::<u64>();
@@ -177,7 +175,7 @@ proptest! {
 fn an_order_for_a_load_that_is_under_way_is_not_a_second_load() {
     let mut scene = Scene::new(&hybrid());
     let mut plan = scene.plan();
-    plan.loads = vec![order(1, true, 2), order(1, true, 2)];
+    plan.loads = vec![order(1, 2), order(1, 2)];
     scene.begin(&plan);
     scene.fence();
     assert_eq!((scene.fetches.len(), scene.root.counters().loads), (3, 1));

@@ -100,10 +100,10 @@ impl Scene {
     }
 
     /// Begins a step that loads two chunks for a request, into blocks 1 to 4 of each group.
-    pub(super) fn load(&mut self, request: u64, parked: bool) -> LoadId {
+    pub(super) fn load(&mut self, request: u64) -> LoadId {
         let mut plan = self.plan();
         let groups = self.root.config.shape.groups().len();
-        plan.loads.push(order(request, parked, groups));
+        plan.loads.push(order(request, groups));
         self.begin(&plan);
         id(request)
     }
@@ -147,11 +147,10 @@ impl Scene {
     }
 }
 
-pub(super) fn order(request: u64, parked: bool, groups: usize) -> LoadOrder {
+pub(super) fn order(request: u64, groups: usize) -> LoadOrder {
     LoadOrder {
         request: format!("r{request}"),
         load: id(request),
-        parked,
         computed: 0,
         limit: 16,
         boundary: 16,
