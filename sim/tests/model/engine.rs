@@ -1,8 +1,8 @@
 //! One step of the engine: what is computed, on which blocks, and what becomes of its output.
 //!
 //! Modelled after vLLM: a parked request waits until every rank has reported; bad blocks shorten
-//! what it waits for; a failed request computes or ends, as the policy says; an abort of a parked request
-//! holds its blocks until the receive is over.
+//! what it waits for; a failed request computes or ends, as the policy says; an abort of a parked
+//! request holds its blocks until the receive is over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -8,9 +8,10 @@ pub(crate) fn check(requests: &[Request], place: usize, rank: &RankModel) {
     for block in rank.written() {
         let holders: Vec<&Request> = requests.iter().filter(|at| at.holds(block)).collect();
         let own = match holders[..] {
-            [request] => {
-                matches!(&request.phase, Phase::Parked { finished, .. } if !finished.contains(&place))
-            }
+            [request] => match &request.phase {
+                Phase::Parked { finished, .. } => !finished.contains(&place),
+                _ => false,
+            },
             _ => false,
         };
         assert!(
