@@ -55,6 +55,8 @@ pub struct NodeLimits {
     pub unpublished_bytes: u64,
     /// Bytes under lease, over all connections.
     pub leased_bytes: u64,
+    /// Bytes of objects that are being sent, over all connections. Beyond it: busy.
+    pub sending_bytes: u64,
     /// From the connection to the last byte of its HELLO.
     pub hello_timeout: Duration,
     /// From the first byte of a frame to its last, in both directions.
@@ -80,16 +82,17 @@ impl NodeConfig {
 }
 
 impl NodeLimits {
-    /// A quarter of the memory may be in reception and half of it under lease, so that publishing
-    /// always finds something to evict.
+    /// A quarter of the memory may be in reception, half of it under lease and an eighth of it on
+    /// its way to readers: an eighth is left, which is the largest object, and publishing always
+    /// finds something to evict.
     pub fn for_ram(ram_bytes: u64) -> Self {
-        let unpublished_bytes = ram_bytes / 4;
         Self {
             connections: 1024,
             in_flight: 256,
-            object_bytes: unpublished_bytes.min(limits::OBJECT_BYTES_MAX),
-            unpublished_bytes,
+            object_bytes: (ram_bytes / 8).min(limits::OBJECT_BYTES_MAX),
+            unpublished_bytes: ram_bytes / 4,
             leased_bytes: ram_bytes / 2,
+            sending_bytes: ram_bytes / 8,
             hello_timeout: Duration::from_secs(5),
             frame_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(5),
@@ -120,8 +123,15 @@ impl NodeLimits {
                 "the limit on unpublished bytes must hold at least one object",
             ),
             (
-                self.unpublished_bytes.saturating_add(self.leased_bytes) <= ram_bytes,
-                "unpublished and leased bytes together must fit into the RAM tier",
+                self.object_bytes <= self.sending_bytes,
+                "the limit on bytes that are being sent must hold at least one object",
+            ),
+            (
+                [self.leased_bytes, self.sending_bytes]
+                    .into_iter()
+                    .fold(self.unpublished_bytes, u64::saturating_add)
+                    <= ram_bytes,
+                "what is received, leased and sent must fit into the RAM tier together",
             ),
         ];
         match relations.iter().find(|(holds, _)| !holds) {

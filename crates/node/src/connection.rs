@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::counters::Counters;
 use crate::reply::Reply;
 use crate::shared::{Shared, stopped};
-use crate::writer::{Answer, write_answers};
+use crate::writer::{Answer, Queued, write_answers};
 use crate::{put, requests};
 
 /// A HELLO is small; its sender is nobody yet.
@@ -104,7 +104,7 @@ struct Connection {
     shared: Arc<Shared>,
     receiver: Receiver,
     owner: OwnerId,
-    answers: mpsc::Sender<Answer>,
+    answers: mpsc::Sender<Queued>,
     places: Arc<Semaphore>,
 }
 
@@ -154,7 +154,7 @@ impl Connection {
         };
         if let Some(farewell) = end.farewell() {
             // The writer may have failed at the same moment; then nobody is left to be told.
-            let _ = self.answers.send(farewell).await;
+            let _ = self.answers.send(Queued::Answer(farewell)).await;
         }
         end
     }
@@ -194,7 +194,7 @@ impl Connection {
         let mut body = Vec::new();
         answer.encode(&mut body);
         let answer = Answer::new(&header, Kind::HelloAnswer, body);
-        self.room().await?.send(answer);
+        self.room().await?.send(Queued::Answer(answer));
         Ok(())
     }
 
@@ -206,7 +206,8 @@ impl Connection {
             self.receiver.body(deadline).await?;
             self.receiver.payload_discard(deadline).await?;
             let message = "more requests in flight than HELLO agreed: wait for answers";
-            room.send(Answer::refusal(header.request, Refusal::Busy, message));
+            let refusal = Answer::refusal(header.request, Refusal::Busy, message);
+            room.send(Queued::Answer(refusal));
             return Ok(());
         };
         let reply = Reply::new(*header, room, place);
@@ -219,7 +220,7 @@ impl Connection {
 
     /// Waits for room: a client that does not read its answers is not read either, until the
     /// deadline of the answer at the front ends the connection.
-    async fn room(&self) -> Result<OwnedPermit<Answer>, End> {
+    async fn room(&self) -> Result<OwnedPermit<Queued>, End> {
         let room = self.answers.clone().reserve_owned().await;
         room.map_err(|_| End::Broken(LinkError::Cut))
     }

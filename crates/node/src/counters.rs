@@ -79,6 +79,8 @@ counters! {
     refused_busy_in_flight,
     /// Refused as busy: too many bytes in reception over all connections.
     refused_busy_bytes,
+    /// Refused as busy: too many bytes were being sent over all connections.
+    refused_busy_sending,
     /// Refused as busy: memory had no room to read an object into from its disk.
     refused_busy_memory,
     /// Refused: the client's deadline passed before the answer was begun.

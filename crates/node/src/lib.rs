@@ -12,6 +12,7 @@ mod connection;
 mod counters;
 mod data;
 mod error;
+mod get;
 mod listen;
 mod node;
 mod put;

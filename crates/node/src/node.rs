@@ -84,6 +84,7 @@ impl Node {
             clock: Clock::start(),
             counters: Counters::default(),
             unpublished: Budget::new(limits.unpublished_bytes),
+            sending: Budget::new(limits.sending_bytes),
             connections: AtomicU64::new(0),
             limits,
         });

@@ -207,9 +207,21 @@ impl RamStore {
 
     /// The object, if it is here; a miss is the caller's to count.
     pub(crate) fn find(&self, id: &ObjectId) -> Option<ReadPin> {
+        let found = self.pin_as(id, State::pinned)?;
+        self.core.counters.hits.add(1);
+        Some(found)
+    }
+
+    /// The object, if it is still here, for a reader who was counted when it came into memory for
+    /// him and who let it go until now.
+    #[must_use]
+    pub fn pin_again(&self, id: &ObjectId) -> Option<ReadPin> {
+        self.pin_as(id, State::pinned_again)
+    }
+
+    fn pin_as(&self, id: &ObjectId, pinned: fn(State) -> Option<State>) -> Option<ReadPin> {
         let core = &self.core;
-        let pin =
-            |slot: SlotId, record: &Slot| record.change(State::pinned).is_ok().then_some(slot);
+        let pin = |slot: SlotId, record: &Slot| record.change(pinned).is_ok().then_some(slot);
         let slot = core.index.visit(&core.slots, id, pin).flatten()?;
         let Some(header) = core.read_header(slot) else {
             core.counters.damaged.add(1);
@@ -217,7 +229,6 @@ impl RamStore {
             core.drop_hold(slot, State::PIN);
             return None;
         };
-        core.counters.hits.add(1);
         core.counters.pins.add(1);
         Some(ReadPin::new(Arc::clone(core), slot, header))
     }

@@ -22,6 +22,7 @@ async fn assert_unharmed(node: &RunningNode) {
     drop(client);
     until_stat(node, "connections", 0).await;
     assert_eq!(stat(node, "unpublished_bytes"), 0);
+    assert_eq!(stat(node, "sending_bytes"), 0);
     assert_eq!(stat(node, "pins"), 0);
 }
 

@@ -5,4 +5,5 @@ mod disk;
 mod hostile;
 mod lifetime;
 mod messages;
+mod sending;
 mod support;

@@ -1,7 +1,8 @@
 //! Every message of the wire, over a real socket, against a node in this process.
 
 use crate::support::{
-    Client, MIB, config, lease_of, object, put_frame, raw, start, stat, stop, until_stat, write,
+    Client, MIB, config, lease_of, object, put_frame, raw, roomy, start, stat, stop, until_stat,
+    write,
 };
 use tessera_proto::message::{
     Get, GetAnswer, GetStatus, Ping, Presence, Put, PutAnswer, PutStatus, Refusal, Release,
@@ -262,9 +263,9 @@ async fn many_requests_in_flight_are_all_answered() {
 /// The sockets hold less than the first object, so the last answer waits until its reader has left.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_past_its_deadline_is_refused_without_its_payload() {
-    let node = start(config()).await;
+    let node = start(roomy()).await;
     let mut client = Client::connect(node.address()).await;
-    let (header, bytes) = object(1, 12 << 20);
+    let (header, bytes) = object(1, 16 << 20);
     client.put(header, &bytes).await;
     let get = Get {
         id: header.id(),
