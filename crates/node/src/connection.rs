@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::backlog::Backlog;
 use crate::counters::Counters;
 use crate::reply::Reply;
 use crate::shared::{Shared, stopped};
@@ -106,6 +107,7 @@ struct Connection {
     owner: OwnerId,
     answers: mpsc::Sender<Queued>,
     places: Arc<Semaphore>,
+    backlog: Arc<Backlog>,
 }
 
 /// Serves one connection until it ends, and counts why it did.
@@ -129,6 +131,7 @@ pub(crate) async fn serve(
         owner,
         answers,
         places,
+        backlog: Arc::default(),
     };
     let mut writing = pin!(write_answers(&shared, sender, queue));
     let (end, written) = tokio::select! {
@@ -210,7 +213,7 @@ impl Connection {
             room.send(Queued::Answer(refusal));
             return Ok(());
         };
-        let reply = Reply::new(*header, room, place);
+        let reply = Reply::new(*header, room, place, self.backlog.answer());
         if header.kind == Kind::Put {
             return put::receive(&self.shared, &mut self.receiver, reply, deadline).await;
         }
@@ -221,6 +224,7 @@ impl Connection {
     /// Waits for room: a client that does not read its answers is not read either, until the
     /// deadline of the answer at the front ends the connection.
     async fn room(&self) -> Result<OwnedPermit<Queued>, End> {
+        self.backlog.small().await;
         let room = self.answers.clone().reserve_owned().await;
         room.map_err(|_| End::Broken(LinkError::Cut))
     }

@@ -5,6 +5,7 @@
 //! than its limits say, or make it answer with bytes that were not verified.
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod budget;
 mod clock;
 mod config;

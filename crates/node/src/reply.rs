@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
 
+use crate::backlog::Waiting;
 use crate::get::Wanted;
 use crate::writer::{Answer, Queued};
 
@@ -22,6 +23,7 @@ pub(crate) struct Reply {
     request: FrameHeader,
     room: OwnedPermit<Queued>,
     place: OwnedSemaphorePermit,
+    waiting: Waiting,
     /// When the client stops to wait.
     deadline: Option<Instant>,
 }
@@ -32,12 +34,14 @@ impl Reply {
         request: FrameHeader,
         room: OwnedPermit<Queued>,
         place: OwnedSemaphorePermit,
+        waiting: Waiting,
     ) -> Self {
         let patience = Duration::from_millis(u64::from(request.deadline_ms));
         Self {
             request,
             room,
             place,
+            waiting,
             deadline: (request.deadline_ms > 0).then(|| Instant::now() + patience),
         }
     }
@@ -45,6 +49,11 @@ impl Reply {
     /// The header of the request.
     pub(crate) fn request(&self) -> &FrameHeader {
         &self.request
+    }
+
+    /// An answer of so many bytes will come, but not at once.
+    pub(crate) fn expect(&mut self, body_bytes: usize) {
+        self.waiting.of(body_bytes);
     }
 
     /// Answers with a body.
@@ -71,9 +80,11 @@ impl Reply {
         self.queue(answer);
     }
 
-    fn queue(self, answer: Answer) {
+    fn queue(mut self, answer: Answer) {
+        self.waiting.of(answer.body.len());
         self.room.send(Queued::Answer(Answer {
             _place: Some(self.place),
+            _waiting: Some(self.waiting),
             ..answer
         }));
     }

@@ -93,8 +93,9 @@ fn release(shared: &Shared, release: &Release) -> ReleaseAnswer {
     }
 }
 
-fn remove(shared: &Arc<Shared>, reply: Reply, remove: &Remove) {
+fn remove(shared: &Arc<Shared>, mut reply: Reply, remove: &Remove) {
     shared.counters.requests_remove.count();
+    reply.expect(remove.items.len());
     let removing = Arc::new(Removing {
         removed: remove
             .items

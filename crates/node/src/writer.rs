@@ -15,6 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Receiver as Queue;
 use tokio::time::Instant;
 
+use crate::backlog::Waiting;
 use crate::get::{Pinned, Wanted};
 use crate::shared::Shared;
 
@@ -42,6 +43,8 @@ pub(crate) struct Answer {
     pub(crate) payload: Option<Pinned>,
     /// The place among the requests in flight.
     pub(crate) _place: Option<OwnedSemaphorePermit>,
+    /// Its bytes among those that wait.
+    pub(crate) _waiting: Option<Waiting>,
 }
 
 impl Answer {
@@ -54,6 +57,7 @@ impl Answer {
             body,
             payload: None,
             _place: None,
+            _waiting: None,
         }
     }
 
@@ -71,6 +75,7 @@ impl Answer {
             body,
             payload: None,
             _place: None,
+            _waiting: None,
         }
     }
 

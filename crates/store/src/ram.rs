@@ -251,7 +251,8 @@ impl RamStore {
         let mut basket = Lease {
             owner,
             deadline: now.after_nanos(ttl_ns.min(limits.ttl_ns_max)),
-            slots: HashTable::with_capacity(ids.len()),
+            // Grown by what is found: whoever asks for much and finds little holds little.
+            slots: HashTable::new(),
             purse: self.core.leases.begin(owner),
         };
         let mut left = max_bytes;
@@ -296,7 +297,8 @@ impl RamStore {
         for ids in ids.chunks(RELEASE_STEP) {
             let hashes = ids.iter().map(|id| core.index.hash(id));
             let is_it = |at: usize, slot: SlotId| core.slots[slot].id() == ids[at];
-            let Some((slots, purse)) = core.leases.take(lease, hashes, is_it) else {
+            let hash_of = |slot: &SlotId| core.index.hash(&core.slots[*slot].id());
+            let Some((slots, purse)) = core.leases.take(lease, hashes, is_it, hash_of) else {
                 break;
             };
             released += slots.len() as u64;
@@ -406,6 +408,21 @@ impl RamStore {
 
     /// Adds a lease to a record within the bounds of its owner and of the store.
     fn lease_record(&self, record: &Slot, basket: &Lease) -> bool {
+        let core = &self.core;
+        // Objects may be as small as a unit and have many leases: what remembers them all stays
+        // small beside the arena.
+        let holds_max = u64::from(core.geometry.units());
+        if !core.counters.lease_holds.add_within(1, holds_max) {
+            return false;
+        }
+        let is_leased = self.lease_bytes(record, basket);
+        if !is_leased {
+            core.counters.lease_holds.sub(1);
+        }
+        is_leased
+    }
+
+    fn lease_bytes(&self, record: &Slot, basket: &Lease) -> bool {
         let limits = &self.core.config.leases;
         let leased_bytes = &self.core.counters.leased_bytes;
         let bytes = u64::from(record.measure.get());

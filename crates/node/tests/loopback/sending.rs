@@ -1,7 +1,14 @@
-//! What clients that read slowly can hold: a batch each, within one budget, and nothing that waits.
+//! What clients that read slowly can hold: a batch each, within one budget, no object that waits,
+//! and a few answers.
 
-use tessera_proto::message::{Get, GetAnswer, GetStatus, PutStatus, Refusal};
-use tessera_proto::{Kind, LeaseId, ObjectHeader};
+use std::time::Duration;
+
+use tessera_node::NodeConfig;
+use tessera_proto::limits::BATCH_ITEMS_MAX;
+use tessera_proto::message::{Acquire, Get, GetAnswer, GetStatus, PutStatus, Refusal};
+use tessera_proto::{FrameHeader, Kind, LeaseId, ObjectHeader, ObjectId};
+use tessera_transport::Payload;
+use tokio::time::Instant;
 
 use crate::support::{Client, MIB, config, lease_of, object, roomy, start, stat, stop, until_stat};
 
@@ -97,5 +104,48 @@ async fn over_the_budget_of_bytes_that_are_sent_a_get_is_busy_and_the_connection
     let (answer, received) = other.get_object(&small).await;
     assert_eq!(answer, GetAnswer::Found(small));
     assert!(received == small_bytes);
+    stop(node).await;
+}
+
+/// The sockets hold some thirty answers and half as many requests; 256 could be in flight. The
+/// client sends until nothing is taken any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_large_answers_is_not_read_beyond_a_few_of_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = format!("unix:{}/run/node.sock", folder.path().display());
+    let config = NodeConfig::new(address.parse().expect("an address"), 64 * MIB);
+    let node = start(config).await;
+    let mut client = Client::connect(node.address()).await;
+    let mut body = Vec::new();
+    Acquire {
+        lease_ms: 1_000,
+        bytes_max: 1,
+        ids: vec![ObjectId([1; 16]); BATCH_ITEMS_MAX as usize],
+    }
+    .encode(&mut body);
+    let header = FrameHeader {
+        kind: Kind::Acquire,
+        request: 7,
+        deadline_ms: 0,
+        body_bytes: u32::try_from(body.len()).expect("a body"),
+        payload_bytes: 0,
+    };
+    let mut sent = 0;
+    loop {
+        let patience = Instant::now() + Duration::from_secs(2);
+        let taken = client.sender.send(&header, &body, Payload::None, patience);
+        if taken.await.is_err() {
+            break;
+        }
+        sent += 1;
+        assert!(sent < 100, "the node reads on");
+    }
+    assert!(stat(&node, "requests_acquire") > 0);
+    // Once it reads, all that was taken is answered.
+    for _ in 0..sent {
+        assert_eq!(client.reply().await.header.kind, Kind::AcquireAnswer);
+    }
+    drop(client);
+    until_stat(&node, "connections", 0).await;
     stop(node).await;
 }
