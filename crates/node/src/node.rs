@@ -24,11 +24,13 @@ use crate::connection;
 use crate::counters::Counters;
 use crate::data;
 use crate::error::StartError;
-use crate::listen::Claim;
+use crate::listen::{Claim, Standing};
 use crate::shared::{Shared, stopped};
 
 /// How often leases that ran out are given back.
 const EXPIRE_EVERY: Duration = Duration::from_millis(100);
+/// How often a node makes sure that its socket file is there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// After a failed `accept`: time for descriptors to come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -52,6 +54,8 @@ pub enum StopReason {
     Ordered,
     /// No connection for the configured time.
     Idle,
+    /// Its socket or its locks were removed or replaced: nobody would find it any more.
+    Lost,
 }
 
 impl Node {
@@ -62,7 +66,7 @@ impl Node {
     /// See [`StartError`]; nothing is left behind.
     pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         config.limits.check(config.ram_bytes)?;
-        let claim = Claim::take(&config)?;
+        let mut claim = Claim::take(&config)?;
         let wanted = config.listen.to_string();
         let bind = |source| StartError::Bind {
             address: wanted.clone(),
@@ -71,6 +75,7 @@ impl Node {
         // The address first, since a mistake there should not cost the time that memory takes; but
         // whoever connects before the node can answer is refused and not kept waiting.
         let reserved = Reserved::take(&config.listen).await.map_err(bind)?;
+        claim.made();
         let limits = config.limits.clone();
         let idle_exit = config.idle_exit;
         let store = open_store(config).await?;
@@ -92,10 +97,11 @@ impl Node {
         let accepting = Accepting {
             shared: Arc::clone(&shared),
             listener,
-            stop: stopping,
+            order: stopping,
+            stop: watch::Sender::new(false),
             idle_exit,
             connections: JoinSet::new(),
-            _claim: claim,
+            claim,
         };
         let running = tokio::spawn(accepting.run());
         Ok(RunningNode {
@@ -151,11 +157,14 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 /// The accept loop and what it owns. Fields drop in this order: the claim last.
 struct Accepting {
     shared: Arc<Shared>,
-    stop: watch::Receiver<bool>,
+    /// To the node.
+    order: watch::Receiver<bool>,
+    /// To its connections.
+    stop: watch::Sender<bool>,
     idle_exit: Option<Duration>,
     connections: JoinSet<()>,
     listener: Listener,
-    _claim: Claim,
+    claim: Claim,
 }
 
 impl Accepting {
@@ -164,14 +173,14 @@ impl Accepting {
         tracing::info!(?reason, connections = self.connections.len(), "stopping");
         let Self {
             shared,
-            stop: _,
-            idle_exit: _,
+            stop,
             mut connections,
             listener,
-            _claim,
+            claim: _claim,
+            ..
         } = self;
         drop(listener);
-        // An idle node has no connections; those of an ordered one see the order themselves.
+        stop.send_replace(true);
         let drained = timeout(shared.limits.drain_timeout, drain(&mut connections)).await;
         if drained.is_err() {
             tracing::warn!(
@@ -188,7 +197,9 @@ impl Accepting {
     async fn accept(&mut self) -> StopReason {
         let mut expire = interval(EXPIRE_EVERY);
         expire.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut stop = self.stop.clone();
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut order = self.order.clone();
         let mut next_owner = 0;
         let mut idle_since = Instant::now();
         loop {
@@ -196,9 +207,14 @@ impl Accepting {
             let idle = self.connections.is_empty();
             tokio::select! {
                 biased;
-                () = stopped(&mut stop) => return StopReason::Ordered,
+                () = stopped(&mut order) => return StopReason::Ordered,
                 _ = expire.tick() => {
                     self.shared.store.expire(self.shared.clock.now());
+                }
+                _ = look.tick() => {
+                    if !self.is_found().await {
+                        return StopReason::Lost;
+                    }
                 }
                 Some(_) = self.connections.join_next(), if !idle => idle_since = Instant::now(),
                 accepted = self.listener.accept() => match accepted {
@@ -218,6 +234,31 @@ impl Accepting {
         }
     }
 
+    /// Whether clients find this node, if need be by a new socket in the place of the one that
+    /// somebody removed.
+    async fn is_found(&mut self) -> bool {
+        match self.claim.standing() {
+            Standing::Found => return true,
+            Standing::Lost => {
+                tracing::warn!("the socket or its lock was removed or replaced: ending");
+                return false;
+            }
+            Standing::Gone => {}
+        }
+        match bind_again(&self.listener).await {
+            Ok(listener) => {
+                self.claim.made();
+                self.listener = listener;
+                tracing::warn!("the socket was removed: made again");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the socket was removed and cannot be made again: ending");
+                false
+            }
+        }
+    }
+
     async fn admit(&mut self, link: (Sender, Receiver), owner: OwnerId) {
         let shared = Arc::clone(&self.shared);
         if self.connections.len() >= shared.limits.connections as usize {
@@ -226,12 +267,16 @@ impl Accepting {
         }
         shared.counters.connections_accepted.count();
         let open = OpenConnection::new(Arc::clone(&shared));
-        let stop = self.stop.clone();
+        let stop = self.stop.subscribe();
         self.connections.spawn(async move {
             let _open = open;
             connection::serve(shared, link, owner, stop).await;
         });
     }
+}
+
+async fn bind_again(listener: &Listener) -> std::io::Result<Listener> {
+    Listener::bind(&listener.address()?).await
 }
 
 /// The buffer of a new socket takes the refusal at once or the client is not told.
