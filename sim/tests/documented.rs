@@ -88,7 +88,7 @@ fn documented_limits_of_a_node_are_its_limits() -> Result<()> {
         (
             "connections",
             "1,024".to_owned(),
-            limits.connections == 1024,
+            limits.connections == 1024 && limits.silent_timeout.as_secs() == 10,
         ),
         (
             "requests in flight on one connection",

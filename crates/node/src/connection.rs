@@ -17,9 +17,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::backlog::Backlog;
+use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::reply::Reply;
 use crate::shared::{Shared, stopped};
+use crate::silence::Silence;
 use crate::writer::{Answer, Queued, write_answers};
 use crate::{put, requests};
 
@@ -44,6 +46,9 @@ pub(crate) enum End {
     /// The versions of both sides do not overlap.
     #[error("{0}")]
     Version(String),
+    /// It asked for nothing, and others were waiting for its place.
+    #[error("this connection asked for nothing and the node is full: connect again with a request")]
+    Silent,
     /// A frame did not end in time, in either direction.
     #[error("a frame took too long: send and read frames without a pause inside")]
     Deadline,
@@ -80,6 +85,7 @@ impl End {
             Self::Malformed(_) => &counters.closed_malformed,
             Self::Order(_) => &counters.closed_order,
             Self::Version(_) => &counters.closed_version,
+            Self::Silent => &counters.closed_silent,
             Self::Deadline => &counters.closed_deadline,
             Self::Broken(_) => &counters.closed_broken,
         }
@@ -94,6 +100,7 @@ impl End {
             Self::Malformed(_) => Refusal::Malformed,
             Self::Order(_) => Refusal::Order,
             Self::Version(_) => Refusal::Version,
+            Self::Silent => Refusal::Full,
             Self::Deadline => Refusal::Deadline,
         };
         Some(Answer::refusal(0, reason, &self.to_string()))
@@ -108,13 +115,16 @@ struct Connection {
     answers: mpsc::Sender<Queued>,
     places: Arc<Semaphore>,
     backlog: Arc<Backlog>,
+    /// Bytes of objects that this connection has in reception.
+    unpublished: Arc<Budget>,
+    silence: Arc<Silence>,
 }
 
 /// Serves one connection until it ends, and counts why it did.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     (sender, receiver): (Sender, Receiver),
-    owner: OwnerId,
+    (owner, silence): (OwnerId, Arc<Silence>),
     stop: watch::Receiver<bool>,
 ) {
     let _leases = OwnedLeases {
@@ -132,6 +142,8 @@ pub(crate) async fn serve(
         answers,
         places,
         backlog: Arc::default(),
+        unpublished: Budget::new(shared.limits.own_unpublished_bytes()),
+        silence,
     };
     let mut writing = pin!(write_answers(&shared, sender, queue));
     let (end, written) = tokio::select! {
@@ -164,6 +176,14 @@ impl Connection {
 
     async fn frames(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Never, End> {
         self.hello(stop).await?;
+        tokio::select! {
+            biased;
+            () = self.silence.broken() => {}
+            begun = until_stopped(stop, self.receiver.begin()) => begun?,
+        }
+        if !self.silence.end() {
+            return Err(End::Silent);
+        }
         loop {
             until_stopped(stop, self.receiver.begin()).await?;
             let deadline = Instant::now() + self.shared.limits.frame_timeout;
@@ -215,7 +235,8 @@ impl Connection {
         };
         let reply = Reply::new(*header, room, place, self.backlog.answer());
         if header.kind == Kind::Put {
-            return put::receive(&self.shared, &mut self.receiver, reply, deadline).await;
+            let (shared, own) = (&self.shared, &self.unpublished);
+            return put::receive(shared, own, &mut self.receiver, reply, deadline).await;
         }
         let body = self.receiver.body(deadline).await?;
         requests::answer(&self.shared, self.owner, reply, body)

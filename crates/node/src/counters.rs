@@ -55,6 +55,8 @@ counters! {
     closed_version,
     /// Closed: the first frame was not HELLO, or HELLO came twice, or an answer came.
     closed_order,
+    /// Closed: it had asked for nothing, and the node was full.
+    closed_silent,
     /// Closed: a HELLO or another frame took longer than its deadline.
     closed_deadline,
     /// Closed: the connection broke inside a frame or while an answer was sent.

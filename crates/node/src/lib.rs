@@ -20,6 +20,7 @@ mod put;
 mod reply;
 mod requests;
 mod shared;
+mod silence;
 mod writer;
 
 pub use config::{DataConfig, NodeConfig, NodeLimits};

@@ -26,6 +26,7 @@ use crate::data;
 use crate::error::StartError;
 use crate::listen::{Claim, Standing};
 use crate::shared::{Shared, stopped};
+use crate::silence::Silences;
 
 /// How often leases that ran out are given back.
 const EXPIRE_EVERY: Duration = Duration::from_millis(100);
@@ -101,6 +102,7 @@ impl Node {
             stop: watch::Sender::new(false),
             idle_exit,
             connections: JoinSet::new(),
+            silences: Silences::default(),
             claim,
         };
         let running = tokio::spawn(accepting.run());
@@ -163,6 +165,7 @@ struct Accepting {
     stop: watch::Sender<bool>,
     idle_exit: Option<Duration>,
     connections: JoinSet<()>,
+    silences: Silences,
     listener: Listener,
     claim: Claim,
 }
@@ -261,16 +264,18 @@ impl Accepting {
 
     async fn admit(&mut self, link: (Sender, Receiver), owner: OwnerId) {
         let shared = Arc::clone(&self.shared);
-        if self.connections.len() >= shared.limits.connections as usize {
+        let full = self.connections.len() >= shared.limits.connections as usize;
+        if full && !self.silences.break_oldest(shared.limits.silent_timeout) {
             shared.counters.connections_refused_full.count();
             return refuse(link).await;
         }
         shared.counters.connections_accepted.count();
         let open = OpenConnection::new(Arc::clone(&shared));
         let stop = self.stop.subscribe();
+        let silence = self.silences.begin();
         self.connections.spawn(async move {
             let _open = open;
-            connection::serve(shared, link, owner, stop).await;
+            connection::serve(shared, link, (owner, silence), stop).await;
         });
     }
 }
