@@ -88,7 +88,7 @@ fn documented_limits_of_a_node_are_its_limits() -> Result<()> {
         (
             "connections",
             "1,024".to_owned(),
-            limits.connections == 1024,
+            limits.connections == 1024 && limits.silent_timeout.as_secs() == 10,
         ),
         (
             "requests in flight on one connection",
@@ -97,8 +97,8 @@ fn documented_limits_of_a_node_are_its_limits() -> Result<()> {
         ),
         (
             "one object",
-            "a quarter of the arena, 1 GiB at most".to_owned(),
-            limits.object_bytes == RAM_BYTES / 4
+            "an eighth of the arena, 1 GiB at most".to_owned(),
+            limits.object_bytes == RAM_BYTES / 8
                 && NodeLimits::for_ram(1 << 40).object_bytes == 1 << 30,
         ),
         (
@@ -110,6 +110,11 @@ fn documented_limits_of_a_node_are_its_limits() -> Result<()> {
             "bytes under lease, all connections",
             "half of the arena".to_owned(),
             limits.leased_bytes == RAM_BYTES / 2,
+        ),
+        (
+            "bytes that are being sent, all connections",
+            "an eighth of the arena".to_owned(),
+            limits.sending_bytes == RAM_BYTES / 8,
         ),
         (
             "time to a complete HELLO",

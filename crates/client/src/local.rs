@@ -10,9 +10,9 @@
 
 mod data;
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FlockOperation, flock};
 use tessera_proto::PROTOCOL_VERSION;
-use tessera_transport::Address;
+use tessera_transport::{Address, FolderError, check_private, make_private};
 
 use self::data::Data;
 use crate::options::Options;
@@ -54,9 +54,9 @@ pub enum LocalError {
     /// Neither a runtime folder nor a home.
     #[error("no folder for the local node: set HOME, or the option \"local_dir\", or \"nodes\"")]
     NoFolder,
-    /// A folder that others may enter or own.
-    #[error("{0} belongs to another user; remove it, or set the option \"local_dir\"")]
-    ForeignFolder(PathBuf),
+    /// A folder that a node would refuse, or that could not be made.
+    #[error("{0}; or set the option \"local_dir\" to another")]
+    Folder(#[from] FolderError),
     /// A path that does not fit into a socket address.
     #[error("{0} is too long for a unix socket; set the option \"local_dir\" to a shorter folder")]
     PathTooLong(PathBuf),
@@ -241,22 +241,8 @@ impl Place {
         if place.socket.as_os_str().len() > SOCKET_PATH_MAX {
             return Err(LocalError::PathTooLong(place.socket));
         }
-        let failed = |source| LocalError::Io {
-            path: folder.clone(),
-            source,
-        };
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&folder)
-            .map_err(failed)?;
-        let found = fs::symlink_metadata(&folder).map_err(failed)?;
-        // Others could replace the socket in a folder that they may write to.
-        let is_private =
-            found.mode() & 0o022 == 0 && found.uid() == rustix::process::geteuid().as_raw();
-        if !found.is_dir() || !is_private {
-            return Err(LocalError::ForeignFolder(folder));
-        }
+        make_private(&folder)?;
+        check_private(&folder)?;
         Ok(place)
     }
 
@@ -277,7 +263,16 @@ impl Place {
             .create(true)
             .truncate(false)
             .mode(0o600);
-        let lock = open.open(&self.lock)?;
+        let lock = match open.open(&self.lock) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Somebody removed the folder, and with it whatever node was in it.
+                if let Some(folder) = self.lock.parent() {
+                    make_private(folder).map_err(io::Error::other)?;
+                }
+                open.open(&self.lock)?
+            }
+            opened => opened?,
+        };
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
@@ -364,12 +359,14 @@ impl Starter {
 fn watch(starter: &Starter, stop: &Stop, pace: Pace) {
     let mut interval = pace.restart_first;
     let mut last_start: Option<Instant> = None;
+    let mut trouble = Trouble::default();
     loop {
         let since = last_start.map(|at| at.elapsed());
         // Within the interval the lock is not touched: a look could make a new node fail to start.
         if since.is_none_or(|since| since >= interval) {
             match starter.place.is_free() {
                 Ok(true) => {
+                    trouble.end();
                     if since.is_some() {
                         interval = (interval * 2).min(pace.restart_max);
                     }
@@ -377,15 +374,37 @@ fn watch(starter: &Starter, stop: &Stop, pace: Pace) {
                     report(starter, starter.start());
                 }
                 Ok(false) if since.is_some_and(|since| since > pace.restart_max) => {
+                    trouble.end();
                     interval = pace.restart_first;
                 }
-                Ok(false) => {}
-                Err(error) => tracing::warn!(%error, lock = ?starter.place.lock, "local node"),
+                Ok(false) => trouble.end(),
+                Err(error) => {
+                    if trouble.is_new(&error) {
+                        tracing::warn!(%error, lock = ?starter.place.lock, "local node");
+                    }
+                }
             }
         }
         if stop.wait(pace.look) {
             return;
         }
+    }
+}
+
+/// What the watcher could not do the last time, so that it is said once and not at every look.
+#[derive(Debug, Default)]
+struct Trouble(Option<String>);
+
+impl Trouble {
+    fn is_new(&mut self, error: &io::Error) -> bool {
+        let said = Some(error.to_string());
+        let is_new = self.0 != said;
+        self.0 = said;
+        is_new
+    }
+
+    fn end(&mut self) {
+        self.0 = None;
     }
 }
 

@@ -1,7 +1,8 @@
 //! A number of bytes that may be in use at once over all connections.
 //!
-//! Called before memory is reserved for an object that is still to arrive. Invariant: the bytes of
-//! all living grants never exceed the budget, and a grant gives its bytes back exactly once.
+//! Called before memory is reserved for an object that is still to arrive, and before one is pinned
+//! to be sent. Invariant: the bytes of all living grants never exceed the budget, and a grant gives
+//! its bytes back exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,13 @@ impl Budget {
 
     /// The right to `bytes`, or `None` if others use too much of the budget now.
     pub(crate) fn grant(self: &Arc<Self>, bytes: u64) -> Option<Grant> {
-        let within = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.bytes);
+        self.grant_within(bytes, self.bytes)
+    }
+
+    /// The right to `bytes`, if all grants together then take no more than `most`.
+    pub(crate) fn grant_within(self: &Arc<Self>, bytes: u64, most: u64) -> Option<Grant> {
+        let most = most.min(self.bytes);
+        let within = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= most);
         // Relaxed is enough: the number guards no other memory.
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
@@ -62,6 +69,7 @@ mod tests {
         let first = budget.grant(60).expect("60 of 100");
         assert!(budget.grant(41).is_none());
         assert!(budget.grant(u64::MAX).is_none());
+        assert!(budget.grant_within(20, 79).is_none());
         let second = budget.grant(40).expect("40 of the other 40");
         assert_eq!(budget.used(), 100);
         drop(first);

@@ -12,6 +12,9 @@ use tessera_transport::Address;
 
 use crate::error::StartError;
 
+/// An object is small if it takes no more than one part in so many of what may be in reception.
+const SMALL_SHARE: u64 = 16;
+
 /// Everything that a node is told at its start.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -57,8 +60,12 @@ pub struct NodeLimits {
     pub unpublished_bytes: u64,
     /// Bytes under lease, over all connections.
     pub leased_bytes: u64,
+    /// Bytes of objects that are being sent, over all connections. Beyond it: busy.
+    pub sending_bytes: u64,
     /// From the connection to the last byte of its HELLO.
     pub hello_timeout: Duration,
+    /// A connection that asked for nothing for so long leaves for a new one when all are taken.
+    pub silent_timeout: Duration,
     /// From the first byte of a frame to its last, in both directions.
     pub frame_timeout: Duration,
     /// From the order to stop to the end of the last answer.
@@ -82,19 +89,42 @@ impl NodeConfig {
 }
 
 impl NodeLimits {
-    /// A quarter of the memory may be in reception and half of it under lease, so that publishing
-    /// always finds something to evict.
+    /// A quarter of the memory may be in reception, half of it under lease and an eighth of it on
+    /// its way to readers: an eighth is left, which is the largest object, and publishing always
+    /// finds something to evict.
     pub fn for_ram(ram_bytes: u64) -> Self {
-        let unpublished_bytes = ram_bytes / 4;
         Self {
             connections: 1024,
             in_flight: 256,
-            object_bytes: unpublished_bytes.min(limits::OBJECT_BYTES_MAX),
-            unpublished_bytes,
+            object_bytes: (ram_bytes / 8).min(limits::OBJECT_BYTES_MAX),
+            unpublished_bytes: ram_bytes / 4,
             leased_bytes: ram_bytes / 2,
+            sending_bytes: ram_bytes / 8,
             hello_timeout: Duration::from_secs(5),
+            silent_timeout: Duration::from_secs(10),
             frame_timeout: Duration::from_secs(30),
             drain_timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// Bytes in reception on one connection: half of them, so that others have the other half.
+    pub(crate) fn own_unpublished_bytes(&self) -> u64 {
+        (self.unpublished_bytes / 2).max(self.object_bytes)
+    }
+
+    /// Bytes under lease on one connection: half of them.
+    pub(crate) fn own_leased_bytes(&self) -> u64 {
+        self.leased_bytes / 2
+    }
+
+    /// What may be in reception, all in all, once an object of `length_bytes` is as well. Large
+    /// ones leave a quarter to small ones: a few that were announced and never come do not keep
+    /// everybody out until their deadline.
+    pub(crate) fn unpublished_bytes_with(&self, length_bytes: u64) -> u64 {
+        let is_small = length_bytes <= self.unpublished_bytes / SMALL_SHARE;
+        match is_small {
+            true => self.unpublished_bytes,
+            false => self.unpublished_bytes / 4 * 3,
         }
     }
 
@@ -118,12 +148,19 @@ impl NodeLimits {
                 "the limit on one object is above what the protocol allows",
             ),
             (
-                self.object_bytes <= self.unpublished_bytes,
-                "the limit on unpublished bytes must hold at least one object",
+                self.object_bytes <= self.unpublished_bytes_with(self.object_bytes),
+                "three quarters of the limit on unpublished bytes must hold at least one object",
             ),
             (
-                self.unpublished_bytes.saturating_add(self.leased_bytes) <= ram_bytes,
-                "unpublished and leased bytes together must fit into the RAM tier",
+                self.object_bytes <= self.sending_bytes,
+                "the limit on bytes that are being sent must hold at least one object",
+            ),
+            (
+                [self.leased_bytes, self.sending_bytes]
+                    .into_iter()
+                    .fold(self.unpublished_bytes, u64::saturating_add)
+                    <= ram_bytes,
+                "what is received, leased and sent must fit into the RAM tier together",
             ),
         ];
         match relations.iter().find(|(holds, _)| !holds) {

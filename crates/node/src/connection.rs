@@ -16,10 +16,13 @@ use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::backlog::Backlog;
+use crate::budget::Budget;
 use crate::counters::Counters;
 use crate::reply::Reply;
 use crate::shared::{Shared, stopped};
-use crate::writer::{Answer, write_answers};
+use crate::silence::Silence;
+use crate::writer::{Answer, Queued, write_answers};
 use crate::{put, requests};
 
 /// A HELLO is small; its sender is nobody yet.
@@ -43,6 +46,9 @@ pub(crate) enum End {
     /// The versions of both sides do not overlap.
     #[error("{0}")]
     Version(String),
+    /// It asked for nothing, and others were waiting for its place.
+    #[error("this connection asked for nothing and the node is full: connect again with a request")]
+    Silent,
     /// A frame did not end in time, in either direction.
     #[error("a frame took too long: send and read frames without a pause inside")]
     Deadline,
@@ -79,6 +85,7 @@ impl End {
             Self::Malformed(_) => &counters.closed_malformed,
             Self::Order(_) => &counters.closed_order,
             Self::Version(_) => &counters.closed_version,
+            Self::Silent => &counters.closed_silent,
             Self::Deadline => &counters.closed_deadline,
             Self::Broken(_) => &counters.closed_broken,
         }
@@ -93,6 +100,7 @@ impl End {
             Self::Malformed(_) => Refusal::Malformed,
             Self::Order(_) => Refusal::Order,
             Self::Version(_) => Refusal::Version,
+            Self::Silent => Refusal::Full,
             Self::Deadline => Refusal::Deadline,
         };
         Some(Answer::refusal(0, reason, &self.to_string()))
@@ -104,15 +112,19 @@ struct Connection {
     shared: Arc<Shared>,
     receiver: Receiver,
     owner: OwnerId,
-    answers: mpsc::Sender<Answer>,
+    answers: mpsc::Sender<Queued>,
     places: Arc<Semaphore>,
+    backlog: Arc<Backlog>,
+    /// Bytes of objects that this connection has in reception.
+    unpublished: Arc<Budget>,
+    silence: Arc<Silence>,
 }
 
 /// Serves one connection until it ends, and counts why it did.
 pub(crate) async fn serve(
     shared: Arc<Shared>,
     (sender, receiver): (Sender, Receiver),
-    owner: OwnerId,
+    (owner, silence): (OwnerId, Arc<Silence>),
     stop: watch::Receiver<bool>,
 ) {
     let _leases = OwnedLeases {
@@ -129,6 +141,9 @@ pub(crate) async fn serve(
         owner,
         answers,
         places,
+        backlog: Arc::default(),
+        unpublished: Budget::new(shared.limits.own_unpublished_bytes()),
+        silence,
     };
     let mut writing = pin!(write_answers(&shared, sender, queue));
     let (end, written) = tokio::select! {
@@ -154,13 +169,21 @@ impl Connection {
         };
         if let Some(farewell) = end.farewell() {
             // The writer may have failed at the same moment; then nobody is left to be told.
-            let _ = self.answers.send(farewell).await;
+            let _ = self.answers.send(Queued::Answer(farewell)).await;
         }
         end
     }
 
     async fn frames(&mut self, stop: &mut watch::Receiver<bool>) -> Result<Never, End> {
         self.hello(stop).await?;
+        tokio::select! {
+            biased;
+            () = self.silence.broken() => {}
+            begun = until_stopped(stop, self.receiver.begin()) => begun?,
+        }
+        if !self.silence.end() {
+            return Err(End::Silent);
+        }
         loop {
             until_stopped(stop, self.receiver.begin()).await?;
             let deadline = Instant::now() + self.shared.limits.frame_timeout;
@@ -194,7 +217,7 @@ impl Connection {
         let mut body = Vec::new();
         answer.encode(&mut body);
         let answer = Answer::new(&header, Kind::HelloAnswer, body);
-        self.room().await?.send(answer);
+        self.room().await?.send(Queued::Answer(answer));
         Ok(())
     }
 
@@ -206,12 +229,14 @@ impl Connection {
             self.receiver.body(deadline).await?;
             self.receiver.payload_discard(deadline).await?;
             let message = "more requests in flight than HELLO agreed: wait for answers";
-            room.send(Answer::refusal(header.request, Refusal::Busy, message));
+            let refusal = Answer::refusal(header.request, Refusal::Busy, message);
+            room.send(Queued::Answer(refusal));
             return Ok(());
         };
-        let reply = Reply::new(*header, room, place);
+        let reply = Reply::new(*header, room, place, self.backlog.answer());
         if header.kind == Kind::Put {
-            return put::receive(&self.shared, &mut self.receiver, reply, deadline).await;
+            let (shared, own) = (&self.shared, &self.unpublished);
+            return put::receive(shared, own, &mut self.receiver, reply, deadline).await;
         }
         let body = self.receiver.body(deadline).await?;
         requests::answer(&self.shared, self.owner, reply, body)
@@ -219,7 +244,8 @@ impl Connection {
 
     /// Waits for room: a client that does not read its answers is not read either, until the
     /// deadline of the answer at the front ends the connection.
-    async fn room(&self) -> Result<OwnedPermit<Answer>, End> {
+    async fn room(&self) -> Result<OwnedPermit<Queued>, End> {
+        self.backlog.small().await;
         let room = self.answers.clone().reserve_owned().await;
         room.map_err(|_| End::Broken(LinkError::Cut))
     }

@@ -55,6 +55,8 @@ counters! {
     closed_version,
     /// Closed: the first frame was not HELLO, or HELLO came twice, or an answer came.
     closed_order,
+    /// Closed: it had asked for nothing, and the node was full.
+    closed_silent,
     /// Closed: a HELLO or another frame took longer than its deadline.
     closed_deadline,
     /// Closed: the connection broke inside a frame or while an answer was sent.
@@ -79,6 +81,8 @@ counters! {
     refused_busy_in_flight,
     /// Refused as busy: too many bytes in reception over all connections.
     refused_busy_bytes,
+    /// Refused as busy: too many bytes were being sent over all connections.
+    refused_busy_sending,
     /// Refused as busy: memory had no room to read an object into from its disk.
     refused_busy_memory,
     /// Refused: the client's deadline passed before the answer was begun.

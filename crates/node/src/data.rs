@@ -64,7 +64,7 @@ fn ram(config: &NodeConfig) -> StoreConfig {
     let mut wanted = StoreConfig::with_capacity(config.ram_bytes);
     wanted.max_object_bytes = limits.object_bytes;
     wanted.leases.store_bytes_max = limits.leased_bytes;
-    wanted.leases.owner_bytes_max = limits.leased_bytes;
+    wanted.leases.owner_bytes_max = limits.own_leased_bytes();
     wanted.fault_threads = available_parallelism().map_or(1, usize::from);
     wanted
 }

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use tessera_store::{FolderError, OpenError, StoreError};
+use tessera_transport::FolderError as SocketFolderError;
 
 /// A node that did not start holds nothing: no lock, no socket, no memory.
 #[derive(Debug, thiserror::Error)]
@@ -34,23 +35,9 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
-    /// The folder of the socket could not be made or read.
-    #[error("the folder {folder} cannot be used, choose another path in --listen: {source}")]
-    Folder {
-        /// The folder of the socket.
-        folder: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// Other users could reach the socket.
-    #[error(
-        "the folder {folder} is open to other users: choose a folder of your own in --listen, or \
-         run `chmod 700 {folder}` if nobody else uses it; never on a shared one such as /tmp"
-    )]
-    FolderNotPrivate {
-        /// The folder of the socket.
-        folder: PathBuf,
-    },
+    /// The folder of the socket is not this user's alone, or could not be made or read.
+    #[error("{0}; or choose another path in --listen")]
+    Folder(#[from] SocketFolderError),
     /// Something that is no socket has the name of the socket.
     #[error("{path} is not a socket and is left alone: choose another path in --listen")]
     NotASocket {

@@ -5,6 +5,7 @@
 //! than its limits say, or make it answer with bytes that were not verified.
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod budget;
 mod clock;
 mod config;
@@ -12,6 +13,7 @@ mod connection;
 mod counters;
 mod data;
 mod error;
+mod get;
 mod listen;
 mod node;
 mod offline;
@@ -20,6 +22,7 @@ mod reply;
 mod requests;
 mod scrub;
 mod shared;
+mod silence;
 mod writer;
 
 pub use config::{DataConfig, NodeConfig, NodeLimits};

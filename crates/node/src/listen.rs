@@ -1,17 +1,18 @@
 //! Where a node may listen, and the proof that it is the only one there.
 //!
-//! Called once, by `Node::start`, before any memory is taken. Invariant: without authentication a
-//! port is open to this machine only, a unix socket to this user only, and a socket file is removed
-//! only by the process that holds the lock beside it, so that two nodes can never serve one path.
-//! A configured lock comes on top of that one and never replaces it.
+//! Taken once, by `Node::start`, before any memory is, and looked at while the node runs. Invariant:
+//! without authentication a port is open to this machine only, a unix socket to this user only, and
+//! a socket file is removed only by the process that holds the lock beside it, so that two nodes can
+//! never serve one path. A configured lock comes on top of that one and never replaces it. Whoever
+//! deletes the locks breaks this; then the node that lost them leaves what is another's alone.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use tessera_transport::Address;
+use tessera_transport::{Address, check_private, make_private};
 
 use crate::config::NodeConfig;
 use crate::error::StartError;
@@ -20,7 +21,23 @@ use crate::error::StartError;
 #[derive(Debug)]
 pub(crate) struct Claim {
     socket: Option<PathBuf>,
-    _locks: Vec<File>,
+    /// The socket file as this node made it.
+    made: Option<FileId>,
+    locks: Vec<(PathBuf, File)>,
+}
+
+/// Device and inode.
+type FileId = (u64, u64);
+
+/// What has become of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Clients find the node.
+    Found,
+    /// The socket file is gone, and nobody else may make it.
+    Gone,
+    /// The locks are gone, or another file has the name of the socket.
+    Lost,
 }
 
 impl Claim {
@@ -42,26 +59,61 @@ impl Claim {
         };
         locks.dedup();
         let locks = locks
-            .iter()
-            .map(|lock| lock_file(lock))
-            .collect::<Result<_, _>>()?;
+            .into_iter()
+            .map(|path| Ok((path.clone(), lock_file(&path)?)))
+            .collect::<Result<_, StartError>>()?;
         if let Some(path) = &socket {
             remove_stale(path)?;
         }
         Ok(Self {
             socket,
-            _locks: locks,
+            made: None,
+            locks,
         })
+    }
+
+    /// The socket file was made just now.
+    pub(crate) fn made(&mut self) {
+        self.made = self.socket.as_deref().and_then(at);
+    }
+
+    /// Whether the socket file is still the one that was made.
+    pub(crate) fn standing(&self) -> Standing {
+        let Some(socket) = &self.socket else {
+            return Standing::Found;
+        };
+        let found = at(socket);
+        let is_locked = |(path, file): &(PathBuf, File)| {
+            file.metadata()
+                .is_ok_and(|held| at(path) == Some(id(&held)))
+        };
+        match found {
+            Some(_) if found == self.made => Standing::Found,
+            None if self.locks.iter().all(is_locked) => Standing::Gone,
+            _ => Standing::Lost,
+        }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if let Some(socket) = &self.socket {
+        if let Some(socket) = &self.socket
+            && self.made.is_some()
+            && at(socket) == self.made
+        {
             // The next node clears what could not be removed here.
             let _ = std::fs::remove_file(socket);
         }
     }
+}
+
+/// What has this name now.
+fn at(path: &Path) -> Option<FileId> {
+    path.symlink_metadata().ok().as_ref().map(id)
+}
+
+fn id(found: &Metadata) -> FileId {
+    (found.dev(), found.ino())
 }
 
 /// The lock of a socket: `node.sock` is guarded by `node.sock.lock`.
@@ -99,24 +151,11 @@ fn private_folder(socket: &Path, insecure: bool) -> Result<(), StartError> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let failed = |source| StartError::Folder {
-        folder: folder.to_owned(),
-        source,
-    };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(folder)
-        .map_err(failed)?;
-    let found = folder.metadata().map_err(failed)?;
-    let ours = found.uid() == rustix::process::geteuid().as_raw();
-    if insecure || (ours && found.mode() & 0o077 == 0) {
-        Ok(())
-    } else {
-        Err(StartError::FolderNotPrivate {
-            folder: folder.to_owned(),
-        })
+    make_private(folder)?;
+    if !insecure {
+        check_private(folder)?;
     }
+    Ok(())
 }
 
 /// Only under the lock: whoever left the socket is dead.
@@ -137,7 +176,8 @@ fn remove_stale(socket: &Path) -> Result<(), StartError> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs::DirBuilder;
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -237,5 +277,30 @@ mod tests {
             .expect_err("an open folder")
             .to_string();
         assert!(message.contains("chmod 700"), "{message}");
+    }
+
+    #[test]
+    fn a_claim_knows_its_socket_from_another_and_removes_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("run/node.sock");
+        let config = config(&format!("unix:{}", path.display()));
+        let claimed = || {
+            let mut claim = Claim::take(&config).expect("a claim");
+            let socket = UnixListener::bind(&path).expect("a socket");
+            claim.made();
+            (claim, socket)
+        };
+        let (claim, _socket) = claimed();
+        assert_eq!(claim.standing(), Standing::Found);
+        std::fs::remove_file(&path).expect("the socket");
+        assert_eq!(claim.standing(), Standing::Gone);
+        std::fs::remove_file(beside(&path)).expect("the lock");
+        assert_eq!(claim.standing(), Standing::Lost);
+        let (second, _other) = claimed();
+        assert_eq!(claim.standing(), Standing::Lost);
+        drop(claim);
+        assert_eq!(second.standing(), Standing::Found);
+        drop(second);
+        assert!(!path.exists());
     }
 }

@@ -24,12 +24,15 @@ use crate::connection;
 use crate::counters::Counters;
 use crate::data;
 use crate::error::StartError;
-use crate::listen::Claim;
+use crate::listen::{Claim, Standing};
 use crate::scrub;
 use crate::shared::{Shared, stopped};
+use crate::silence::Silences;
 
 /// How often leases that ran out are given back.
 const EXPIRE_EVERY: Duration = Duration::from_millis(100);
+/// How often a node makes sure that its socket file is there.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// After a failed `accept`: time for descriptors to come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -53,6 +56,8 @@ pub enum StopReason {
     Ordered,
     /// No connection for the configured time.
     Idle,
+    /// Its socket or its locks were removed or replaced: nobody would find it any more.
+    Lost,
 }
 
 impl Node {
@@ -63,7 +68,7 @@ impl Node {
     /// See [`StartError`]; nothing is left behind.
     pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         config.limits.check(config.ram_bytes)?;
-        let claim = Claim::take(&config)?;
+        let mut claim = Claim::take(&config)?;
         let wanted = config.listen.to_string();
         let bind = |source| StartError::Bind {
             address: wanted.clone(),
@@ -72,6 +77,7 @@ impl Node {
         // The address first, since a mistake there should not cost the time that memory takes; but
         // whoever connects before the node can answer is refused and not kept waiting.
         let reserved = Reserved::take(&config.listen).await.map_err(bind)?;
+        claim.made();
         let limits = config.limits.clone();
         let idle_exit = config.idle_exit;
         let scrub_bytes_s = config.data.as_ref().map_or(0, |data| data.scrub_bytes_s);
@@ -86,6 +92,7 @@ impl Node {
             clock: Clock::start(),
             counters: Counters::default(),
             unpublished: Budget::new(limits.unpublished_bytes),
+            sending: Budget::new(limits.sending_bytes),
             connections: AtomicU64::new(0),
             limits,
         });
@@ -93,11 +100,13 @@ impl Node {
         let accepting = Accepting {
             shared: Arc::clone(&shared),
             listener,
-            stop: stopping,
+            order: stopping,
+            stop: watch::Sender::new(false),
             idle_exit,
             scrub_bytes_s,
             connections: JoinSet::new(),
-            _claim: claim,
+            silences: Silences::default(),
+            claim,
         };
         let running = tokio::spawn(accepting.run());
         Ok(RunningNode {
@@ -153,36 +162,40 @@ pub(crate) async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + '
 /// The accept loop and what it owns. Fields drop in this order: the claim last.
 struct Accepting {
     shared: Arc<Shared>,
-    stop: watch::Receiver<bool>,
+    /// To the node.
+    order: watch::Receiver<bool>,
+    /// To its connections, and to what runs beside them.
+    stop: watch::Sender<bool>,
     idle_exit: Option<Duration>,
     scrub_bytes_s: u64,
     connections: JoinSet<()>,
+    silences: Silences,
     listener: Listener,
-    _claim: Claim,
+    claim: Claim,
 }
 
 impl Accepting {
     async fn run(mut self) -> StopReason {
-        let (end, ended) = watch::channel(false);
+        let ended = self.stop.subscribe();
         let scrub = self.shared.store.scrub().filter(|_| self.scrub_bytes_s > 0);
         let scrub = scrub.map(|scrub| tokio::spawn(scrub::run(scrub, self.scrub_bytes_s, ended)));
         let reason = self.accept().await;
         tracing::info!(?reason, connections = self.connections.len(), "stopping");
         let Self {
             shared,
+            stop,
             mut connections,
             listener,
-            _claim,
+            claim: _claim,
             ..
         } = self;
         drop(listener);
-        end.send_replace(true);
+        stop.send_replace(true);
         if let Some(scrub) = scrub
             && let Err(error) = scrub.await
         {
             tracing::error!(%error, "the scrub ended by a bug");
         }
-        // An idle node has no connections; those of an ordered one see the order themselves.
         let drained = timeout(shared.limits.drain_timeout, drain(&mut connections)).await;
         if drained.is_err() {
             tracing::warn!(
@@ -199,7 +212,9 @@ impl Accepting {
     async fn accept(&mut self) -> StopReason {
         let mut expire = interval(EXPIRE_EVERY);
         expire.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut stop = self.stop.clone();
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut order = self.order.clone();
         let mut next_owner = 0;
         let mut idle_since = Instant::now();
         loop {
@@ -207,9 +222,14 @@ impl Accepting {
             let idle = self.connections.is_empty();
             tokio::select! {
                 biased;
-                () = stopped(&mut stop) => return StopReason::Ordered,
+                () = stopped(&mut order) => return StopReason::Ordered,
                 _ = expire.tick() => {
                     self.shared.store.expire(self.shared.clock.now());
+                }
+                _ = look.tick() => {
+                    if !self.is_found().await {
+                        return StopReason::Lost;
+                    }
                 }
                 Some(_) = self.connections.join_next(), if !idle => idle_since = Instant::now(),
                 accepted = self.listener.accept() => match accepted {
@@ -229,20 +249,51 @@ impl Accepting {
         }
     }
 
+    /// Whether clients find this node, if need be by a new socket in the place of the one that
+    /// somebody removed.
+    async fn is_found(&mut self) -> bool {
+        match self.claim.standing() {
+            Standing::Found => return true,
+            Standing::Lost => {
+                tracing::warn!("the socket or its lock was removed or replaced: ending");
+                return false;
+            }
+            Standing::Gone => {}
+        }
+        match bind_again(&self.listener).await {
+            Ok(listener) => {
+                self.claim.made();
+                self.listener = listener;
+                tracing::warn!("the socket was removed: made again");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the socket was removed and cannot be made again: ending");
+                false
+            }
+        }
+    }
+
     async fn admit(&mut self, link: (Sender, Receiver), owner: OwnerId) {
         let shared = Arc::clone(&self.shared);
-        if self.connections.len() >= shared.limits.connections as usize {
+        let full = self.connections.len() >= shared.limits.connections as usize;
+        if full && !self.silences.break_oldest(shared.limits.silent_timeout) {
             shared.counters.connections_refused_full.count();
             return refuse(link).await;
         }
         shared.counters.connections_accepted.count();
         let open = OpenConnection::new(Arc::clone(&shared));
-        let stop = self.stop.clone();
+        let stop = self.stop.subscribe();
+        let silence = self.silences.begin();
         self.connections.spawn(async move {
             let _open = open;
-            connection::serve(shared, link, owner, stop).await;
+            connection::serve(shared, link, (owner, silence), stop).await;
         });
     }
+}
+
+async fn bind_again(listener: &Listener) -> std::io::Result<Listener> {
+    Listener::bind(&listener.address()?).await
 }
 
 /// The buffer of a new socket takes the refusal at once or the client is not told.

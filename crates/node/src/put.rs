@@ -13,14 +13,17 @@ use tessera_store::{Published, ReserveRefusal};
 use tessera_transport::Receiver;
 use tokio::time::Instant;
 
+use crate::budget::Budget;
 use crate::connection::End;
 use crate::counters::Counters;
 use crate::reply::Reply;
 use crate::shared::Shared;
 
-/// Serves the PUT whose header was read; `deadline` is that of its frame.
+/// Serves the PUT whose header was read; `deadline` is that of its frame, and `own` the budget of
+/// its connection.
 pub(crate) async fn receive(
     shared: &Arc<Shared>,
+    own: &Arc<Budget>,
     receiver: &mut Receiver,
     reply: Reply,
     deadline: Instant,
@@ -48,7 +51,9 @@ pub(crate) async fn receive(
         shared.store.join(&id, done);
         return Ok(());
     }
-    let Some(grant) = shared.unpublished.grant(payload_bytes) else {
+    let most = shared.limits.unpublished_bytes_with(payload_bytes);
+    let of_all = || shared.unpublished.grant_within(payload_bytes, most);
+    let Some(grants) = own.grant(payload_bytes).zip(of_all()) else {
         receiver.payload_discard(deadline).await?;
         shared.counters.refused_busy_bytes.count();
         let message = "too many bytes are being received: try again later";
@@ -82,7 +87,7 @@ pub(crate) async fn receive(
         .store
         .publish(extent, id, object, now, move |published| {
             // Until here: what waits for a disk is memory that nothing can evict.
-            drop(grant);
+            drop(grants);
             end(&served.counters, reply, status(published));
         });
     Ok(())

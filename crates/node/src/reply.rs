@@ -7,21 +7,23 @@
 
 use std::time::Duration;
 
-use tessera_proto::message::Refusal;
+use tessera_proto::message::{Get, Refusal};
 use tessera_proto::{FrameHeader, Kind};
-use tessera_store::ReadPin;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
 
-use crate::writer::Answer;
+use crate::backlog::Waiting;
+use crate::get::Wanted;
+use crate::writer::{Answer, Queued};
 
 /// One answer that is still to be given.
 #[derive(Debug)]
 pub(crate) struct Reply {
     request: FrameHeader,
-    room: OwnedPermit<Answer>,
+    room: OwnedPermit<Queued>,
     place: OwnedSemaphorePermit,
+    waiting: Waiting,
     /// When the client stops to wait.
     deadline: Option<Instant>,
 }
@@ -30,14 +32,16 @@ impl Reply {
     /// The reply to a request whose header was just read.
     pub(crate) fn new(
         request: FrameHeader,
-        room: OwnedPermit<Answer>,
+        room: OwnedPermit<Queued>,
         place: OwnedSemaphorePermit,
+        waiting: Waiting,
     ) -> Self {
         let patience = Duration::from_millis(u64::from(request.deadline_ms));
         Self {
             request,
             room,
             place,
+            waiting,
             deadline: (request.deadline_ms > 0).then(|| Instant::now() + patience),
         }
     }
@@ -47,20 +51,27 @@ impl Reply {
         &self.request
     }
 
+    /// An answer of so many bytes will come, but not at once.
+    pub(crate) fn expect(&mut self, body_bytes: usize) {
+        self.waiting.of(body_bytes);
+    }
+
     /// Answers with a body.
     pub(crate) fn send(self, kind: Kind, body: Vec<u8>) {
         let answer = Answer::new(&self.request, kind, body);
         self.queue(answer);
     }
 
-    /// Answers with a body and the bytes of an object, or of none.
-    pub(crate) fn send_object(self, kind: Kind, body: Vec<u8>, payload: Option<ReadPin>) {
-        let answer = Answer {
-            payload,
+    /// Leaves it to the writer to find the object and to answer with it. `was_read`: it came into
+    /// memory for this request.
+    pub(crate) fn send_object(self, get: Get, was_read: bool) {
+        self.room.send(Queued::Object(Wanted {
+            get,
+            was_read,
+            request: self.request,
             deadline: self.deadline,
-            ..Answer::new(&self.request, kind, body)
-        };
-        self.queue(answer);
+            place: self.place,
+        }));
     }
 
     /// Answers that the request is not served.
@@ -69,10 +80,12 @@ impl Reply {
         self.queue(answer);
     }
 
-    fn queue(self, answer: Answer) {
-        self.room.send(Answer {
-            place: Some(self.place),
+    fn queue(mut self, answer: Answer) {
+        self.waiting.of(answer.body.len());
+        self.room.send(Queued::Answer(Answer {
+            _place: Some(self.place),
+            _waiting: Some(self.waiting),
             ..answer
-        });
+        }));
     }
 }

@@ -1,4 +1,4 @@
-//! Every request but PUT. What needs no disk is answered at once, without waiting.
+//! Every request but PUT, and GET beyond its body. What needs no disk is answered at once, without waiting.
 //!
 //! Called by the reader of a connection, one request after the other; the answers leave through the
 //! writer while the next request is read. What has to be read from a disk, or removed from one, is
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tessera_proto::Kind;
 use tessera_proto::message::{
-    Acquire, AcquireAnswer, Get, GetAnswer, GetStatus, Ping, Refusal, Release, ReleaseAnswer,
-    Remove, RemoveAnswer, Stat, StatAnswer,
+    Acquire, AcquireAnswer, Get, Ping, Release, ReleaseAnswer, Remove, RemoveAnswer, Stat,
+    StatAnswer,
 };
-use tessera_store::{Fetched, OwnerId};
+use tessera_store::OwnerId;
 
 use crate::connection::End;
-use crate::counters::Counters;
+use crate::get;
 use crate::reply::Reply;
 use crate::shared::Shared;
 
@@ -32,7 +32,7 @@ pub(crate) fn answer(
     let mut out = Vec::new();
     let kind = match reply.request().kind {
         Kind::Get => {
-            get(shared, reply, Get::decode(body)?);
+            get::receive(shared, reply, Get::decode(body)?);
             return Ok(());
         }
         Kind::Remove => {
@@ -68,45 +68,6 @@ pub(crate) fn answer(
     Ok(())
 }
 
-fn get(shared: &Arc<Shared>, reply: Reply, get: Get) {
-    shared.counters.requests_get.count();
-    let served = Arc::clone(shared);
-    let done = move |fetched| found(&served.counters, reply, &get, fetched);
-    shared
-        .store
-        .fetch(get.id, get.lease, shared.clock.now(), done);
-}
-
-/// Answers a GET with what was found.
-fn found(counters: &Counters, reply: Reply, get: &Get, fetched: Fetched) {
-    let (answer, payload) = match fetched {
-        Fetched::Found(pin) if pin.header().length_bytes == get.length_bytes => {
-            counters.get_found.count();
-            (GetAnswer::Found(*pin.header()), Some(pin))
-        }
-        Fetched::Found(_) => {
-            counters.get_length.count();
-            (GetAnswer::Absent(GetStatus::Length), None)
-        }
-        Fetched::Missing if get.lease.is_some() => {
-            counters.get_lease_over.count();
-            (GetAnswer::Absent(GetStatus::LeaseOver), None)
-        }
-        Fetched::Missing => {
-            counters.get_missing.count();
-            (GetAnswer::Absent(GetStatus::Missing), None)
-        }
-        Fetched::Busy => {
-            counters.refused_busy_memory.count();
-            let message = "memory has no room to read the object into: try again later";
-            return reply.refuse(Refusal::Busy, message);
-        }
-    };
-    let mut body = Vec::new();
-    answer.encode(&mut body);
-    reply.send_object(Kind::GetAnswer, body, payload);
-}
-
 fn acquire(shared: &Shared, owner: OwnerId, acquire: &Acquire) -> AcquireAnswer {
     shared.counters.requests_acquire.count();
     let ttl_ns = u64::from(acquire.lease_ms) * 1_000_000;
@@ -132,8 +93,9 @@ fn release(shared: &Shared, release: &Release) -> ReleaseAnswer {
     }
 }
 
-fn remove(shared: &Arc<Shared>, reply: Reply, remove: &Remove) {
+fn remove(shared: &Arc<Shared>, mut reply: Reply, remove: &Remove) {
     shared.counters.requests_remove.count();
+    reply.expect(remove.items.len());
     let removing = Arc::new(Removing {
         removed: remove
             .items

@@ -25,6 +25,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// Bytes of objects in reception, or stored and not acknowledged yet.
     pub(crate) unpublished: Arc<Budget>,
+    /// Bytes of objects that are being sent.
+    pub(crate) sending: Arc<Budget>,
     /// Connections that are open now.
     pub(crate) connections: AtomicU64,
 }
@@ -37,6 +39,7 @@ impl Shared {
             ("uptime_ms", self.clock.now().0 / 1_000_000),
             ("connections", self.connections.load(Ordering::Relaxed)),
             ("unpublished_bytes", self.unpublished.used()),
+            ("sending_bytes", self.sending.used()),
         ];
         numbers.append(&mut ram.entries());
         numbers.append(&mut disk.entries());

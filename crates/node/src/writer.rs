@@ -2,19 +2,21 @@
 //!
 //! Runs beside the reader of the same connection. An answer holds what it sends (the pin of an
 //! object) and its place among the requests in flight until the system has taken its last byte.
-//! Small answers that are ready together leave in one system call.
+//! Small answers that are ready together leave in one system call. Invariant: what waits in the
+//! queue pins nothing, so a client that does not read holds one batch in memory and no more.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tessera_proto::message::{Refusal, Refused};
 use tessera_proto::{FrameHeader, Kind};
-use tessera_store::ReadPin;
 use tessera_transport::{Frame, LinkError, Payload, Sender};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::Receiver as Queue;
 use tokio::time::Instant;
 
+use crate::backlog::Waiting;
+use crate::get::{Pinned, Wanted};
 use crate::shared::Shared;
 
 /// A batch is closed when it holds this many payload bytes: the frame deadline then covers little
@@ -23,17 +25,26 @@ const BATCH_PAYLOAD_BYTES: u64 = 1 << 20;
 /// Most answers in one batch.
 const BATCH_ANSWERS: usize = 64;
 
+/// What waits in the queue of a connection.
+#[derive(Debug)]
+pub(crate) enum Queued {
+    /// Ready to be sent.
+    Answer(Answer),
+    /// An object that is looked for when its turn comes.
+    Object(Wanted),
+}
+
 /// One answer, complete but for its sending.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) request: u64,
     pub(crate) kind: Kind,
     pub(crate) body: Vec<u8>,
-    pub(crate) payload: Option<ReadPin>,
-    /// When the client stops to wait; a payload is not begun after it.
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) payload: Option<Pinned>,
     /// The place among the requests in flight.
-    pub(crate) place: Option<OwnedSemaphorePermit>,
+    pub(crate) _place: Option<OwnedSemaphorePermit>,
+    /// Its bytes among those that wait.
+    pub(crate) _waiting: Option<Waiting>,
 }
 
 impl Answer {
@@ -45,8 +56,8 @@ impl Answer {
             kind,
             body,
             payload: None,
-            deadline: None,
-            place: None,
+            _place: None,
+            _waiting: None,
         }
     }
 
@@ -63,8 +74,8 @@ impl Answer {
             kind: Kind::Refused,
             body,
             payload: None,
-            deadline: None,
-            place: None,
+            _place: None,
+            _waiting: None,
         }
     }
 
@@ -97,15 +108,31 @@ impl Answer {
 pub(crate) async fn write_answers(
     shared: &Arc<Shared>,
     mut sender: Sender,
-    mut queue: Queue<Answer>,
+    mut queue: Queue<Queued>,
 ) -> Result<(), LinkError> {
     let timeout = shared.limits.frame_timeout;
     let mut batch = Vec::with_capacity(BATCH_ANSWERS);
-    while let Some(first) = queue.recv().await {
+    let mut kept = None;
+    loop {
+        let mut next = kept.take();
+        if next.is_none() {
+            next = queue.recv().await;
+        }
+        if next.is_none() {
+            return Ok(());
+        }
         let mut payload_bytes = 0;
-        let mut next = Some(first);
-        while let Some(answer) = next {
-            let answer = current(answer, shared);
+        while let Some(queued) = next {
+            let answer = match queued {
+                Queued::Answer(answer) => answer,
+                Queued::Object(wanted) => match wanted.answer(shared, batch.is_empty()).await {
+                    Ok(answer) => answer,
+                    Err(wanted) => {
+                        kept = Some(Queued::Object(wanted));
+                        break;
+                    }
+                },
+            };
             payload_bytes += answer.payload_bytes();
             batch.push(answer);
             let full = batch.len() == BATCH_ANSWERS || payload_bytes >= BATCH_PAYLOAD_BYTES;
@@ -115,27 +142,9 @@ pub(crate) async fn write_answers(
         shared.counters.sent_bytes.add(payload_bytes);
         batch.clear();
     }
-    Ok(())
 }
 
 async fn send(sender: &mut Sender, batch: &[Answer], timeout: Duration) -> Result<(), LinkError> {
     let frames: Vec<Frame<'_>> = batch.iter().map(Answer::frame).collect();
     sender.send_batch(&frames, Instant::now() + timeout).await
-}
-
-/// Nobody waits any more for an answer past its deadline: its payload would only delay the others.
-fn current(answer: Answer, shared: &Shared) -> Answer {
-    let late = answer
-        .deadline
-        .is_some_and(|deadline| deadline <= Instant::now());
-    if !late || answer.payload.is_none() {
-        return answer;
-    }
-    shared.counters.refused_deadline.count();
-    let message = "the deadline passed before the answer was begun";
-    let refusal = Answer::refusal(answer.request, Refusal::Deadline, message);
-    Answer {
-        place: answer.place,
-        ..refusal
-    }
 }

@@ -125,6 +125,7 @@ impl Core {
     pub(crate) fn drop_lease_hold(&self, slot: SlotId, purse: &Count) {
         let bytes = u64::from(self.slots[slot].measure.get());
         purse.sub(bytes);
+        self.counters.lease_holds.sub(1);
         if self.drop_hold(slot, State::LEASE).leases() == 1 {
             self.counters.leased_bytes.sub(bytes);
         }

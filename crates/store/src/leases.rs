@@ -18,6 +18,9 @@ use tessera_proto::{Instant, LeaseId};
 use crate::slots::SlotId;
 use crate::stat::Count;
 
+/// A lease whose table is filled to less than one in this many gives the rest back.
+const SHRINK_BELOW: usize = 4;
+
 /// Names the owner of leases: one connection. What it holds ends when it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u64);
@@ -120,12 +123,13 @@ impl Leases {
     }
 
     /// Takes out what a lease holds of a few records, given by hash and a test. The purse comes
-    /// with them; the lease ends with its last record.
+    /// with them; the lease ends with its last record, and a table that is mostly empty shrinks.
     pub(crate) fn take(
         &self,
         id: LeaseId,
         wanted: impl Iterator<Item = u64>,
         mut is_it: impl FnMut(usize, SlotId) -> bool,
+        hash_of: impl Fn(&SlotId) -> u64,
     ) -> Option<(Vec<SlotId>, Arc<Count>)> {
         let mut table = self.table.lock();
         let lease = table.leases.get_mut(&id)?;
@@ -134,6 +138,9 @@ impl Leases {
             if let Ok(entry) = lease.slots.find_entry(hash, |slot| is_it(at, *slot)) {
                 taken.push(entry.remove().0);
             }
+        }
+        if lease.slots.len() < lease.slots.capacity() / SHRINK_BELOW {
+            lease.slots.shrink_to_fit(hash_of);
         }
         let (purse, empty) = (Arc::clone(&lease.purse), lease.slots.is_empty());
         if empty {
@@ -207,5 +214,59 @@ impl Table {
                 return id;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tessera_proto::{KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId};
+
+    use super::*;
+    use crate::config::StoreConfig;
+    use crate::ram::{Published, RamStore};
+
+    const T0: Instant = Instant(0);
+
+    fn put(store: &RamStore, number: u64) -> ObjectId {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        let header = ObjectHeader {
+            namespace: NamespaceDigest([7; 32]),
+            key: KeyDigest(key),
+            layout: 1,
+            length_bytes: 100,
+            checksum: 0,
+            write: WriteId(1),
+        };
+        let extent = store.reserve(100, T0).expect("room");
+        let published = store.publish(extent, header.id(), header, T0);
+        assert_eq!(published, Published::Stored);
+        header.id()
+    }
+
+    /// Records for which the leases of the store have room.
+    fn room(store: &RamStore) -> usize {
+        let table = store.core.leases.table.lock();
+        let rooms = table.leases.values().map(|lease| lease.slots.capacity());
+        rooms.sum()
+    }
+
+    #[test]
+    fn lease_takes_memory_for_what_it_holds_and_not_for_what_was_asked() {
+        let store = RamStore::new(StoreConfig::with_capacity(1 << 20)).expect("a small arena");
+        let held: Vec<_> = (0..500).map(|number| put(&store, number)).collect();
+        let mut ids = vec![ObjectId([9; 16]); 16_384];
+        ids[77] = held[0];
+        let acquired = store.acquire(OwnerId(1), &ids, 1_000, u64::MAX, T0);
+        assert!(acquired.lease.is_some());
+        assert!(room(&store) <= 8, "room for {} records", room(&store));
+        store.release_owner(OwnerId(1));
+
+        let acquired = store.acquire(OwnerId(1), &held, 1_000, u64::MAX, T0);
+        let lease = acquired.lease.expect("all are held");
+        assert_eq!(store.release(lease, Some(&held[1..])), 499);
+        assert!(room(&store) <= 8, "room for {} records", room(&store));
+        assert_eq!(store.release(lease, Some(&held)), 1);
+        assert_eq!(store.stat().leases, 0);
     }
 }

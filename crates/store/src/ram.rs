@@ -207,9 +207,21 @@ impl RamStore {
 
     /// The object, if it is here; a miss is the caller's to count.
     pub(crate) fn find(&self, id: &ObjectId) -> Option<ReadPin> {
+        let found = self.pin_as(id, State::pinned)?;
+        self.core.counters.hits.add(1);
+        Some(found)
+    }
+
+    /// The object, if it is still here, for a reader who was counted when it came into memory for
+    /// him and who let it go until now.
+    #[must_use]
+    pub fn pin_again(&self, id: &ObjectId) -> Option<ReadPin> {
+        self.pin_as(id, State::pinned_again)
+    }
+
+    fn pin_as(&self, id: &ObjectId, pinned: fn(State) -> Option<State>) -> Option<ReadPin> {
         let core = &self.core;
-        let pin =
-            |slot: SlotId, record: &Slot| record.change(State::pinned).is_ok().then_some(slot);
+        let pin = |slot: SlotId, record: &Slot| record.change(pinned).is_ok().then_some(slot);
         let slot = core.index.visit(&core.slots, id, pin).flatten()?;
         let Some(header) = core.read_header(slot) else {
             core.counters.damaged.add(1);
@@ -217,7 +229,6 @@ impl RamStore {
             core.drop_hold(slot, State::PIN);
             return None;
         };
-        core.counters.hits.add(1);
         core.counters.pins.add(1);
         Some(ReadPin::new(Arc::clone(core), slot, header))
     }
@@ -240,7 +251,8 @@ impl RamStore {
         let mut basket = Lease {
             owner,
             deadline: now.after_nanos(ttl_ns.min(limits.ttl_ns_max)),
-            slots: HashTable::with_capacity(ids.len()),
+            // Grown by what is found: whoever asks for much and finds little holds little.
+            slots: HashTable::new(),
             purse: self.core.leases.begin(owner),
         };
         let mut left = max_bytes;
@@ -285,7 +297,8 @@ impl RamStore {
         for ids in ids.chunks(RELEASE_STEP) {
             let hashes = ids.iter().map(|id| core.index.hash(id));
             let is_it = |at: usize, slot: SlotId| core.slots[slot].id() == ids[at];
-            let Some((slots, purse)) = core.leases.take(lease, hashes, is_it) else {
+            let hash_of = |slot: &SlotId| core.index.hash(&core.slots[*slot].id());
+            let Some((slots, purse)) = core.leases.take(lease, hashes, is_it, hash_of) else {
                 break;
             };
             released += slots.len() as u64;
@@ -395,6 +408,21 @@ impl RamStore {
 
     /// Adds a lease to a record within the bounds of its owner and of the store.
     fn lease_record(&self, record: &Slot, basket: &Lease) -> bool {
+        let core = &self.core;
+        // Objects may be as small as a unit and have many leases: what remembers them all stays
+        // small beside the arena.
+        let holds_max = u64::from(core.geometry.units());
+        if !core.counters.lease_holds.add_within(1, holds_max) {
+            return false;
+        }
+        let is_leased = self.lease_bytes(record, basket);
+        if !is_leased {
+            core.counters.lease_holds.sub(1);
+        }
+        is_leased
+    }
+
+    fn lease_bytes(&self, record: &Slot, basket: &Lease) -> bool {
         let limits = &self.core.config.leases;
         let leased_bytes = &self.core.counters.leased_bytes;
         let bytes = u64::from(record.measure.get());

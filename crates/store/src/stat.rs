@@ -47,6 +47,8 @@ pub(crate) struct Counters {
     pub(crate) late_reads: Count,
     pub(crate) pins: Count,
     pub(crate) leased_bytes: Count,
+    /// Objects of all leases, each counted for each lease.
+    pub(crate) lease_holds: Count,
     pub(crate) leases_refused: Count,
     pub(crate) leases_expired: Count,
 }

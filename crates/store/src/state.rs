@@ -117,16 +117,24 @@ impl State {
 
     /// With one more pin, and one more touch; none if 16 million readers hold it already.
     pub(crate) const fn pinned(self) -> Option<Self> {
-        if self.pins() == HOLDS_MAX {
+        let Some(pinned) = self.pinned_again() else {
             return None;
-        }
+        };
         let touches = self.touches();
         let more = if touches < TOUCHES_MAX {
             touches + 1
         } else {
             touches
         };
-        Some(Self(self.0 + Self::PIN.0).with_touches(more))
+        Some(pinned.with_touches(more))
+    }
+
+    /// With one more pin, which is no touch: its reader was counted before.
+    pub(crate) const fn pinned_again(self) -> Option<Self> {
+        if self.pins() == HOLDS_MAX {
+            return None;
+        }
+        Some(Self(self.0 + Self::PIN.0))
     }
 
     /// With one more lease; none if 16 million leases hold it already.

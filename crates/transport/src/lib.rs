@@ -17,6 +17,7 @@ mod address;
 mod destination;
 mod device;
 mod error;
+mod folder;
 mod gather;
 mod lent;
 mod link;
@@ -34,6 +35,7 @@ pub use device::{
     HostDevice, LentRanges, Promise, SimDevice, Written,
 };
 pub use error::LinkError;
+pub use folder::{FolderError, check_private, make_private};
 pub use gather::{Frame, Payload};
 pub use lent::Lent;
 pub use link::{Closer, Link};

@@ -26,6 +26,9 @@ const AHEAD_BYTES: usize = 8 << 10;
 /// Most payload bytes in one read: the checksum then finds them in the cache.
 const QUANTUM_BYTES: usize = 256 << 10;
 
+/// What a receiver keeps of its buffer between frames: bodies of everyday size need no other.
+const KEPT_BYTES: usize = 128 << 10;
+
 /// Receives frames.
 #[derive(Debug)]
 pub struct Receiver {
@@ -80,6 +83,7 @@ impl Receiver {
     /// [`LinkError::Closed`] when the peer closed between two frames.
     pub async fn begin(&mut self) -> Result<(), LinkError> {
         self.between_frames()?;
+        self.give_back();
         while self.ahead.is_empty() {
             if self.read(&mut Buffer::new(&mut []), None).await? == 0 {
                 return Err(LinkError::Closed);
@@ -95,6 +99,7 @@ impl Receiver {
     /// header, [`LinkError::Header`] when the bytes are no header, [`LinkError::Deadline`].
     pub async fn header(&mut self, deadline: Instant) -> Result<FrameHeader, LinkError> {
         self.between_frames()?;
+        self.give_back();
         loop {
             if let Some(bytes) = self.ahead.bytes().first_chunk::<FRAME_HEADER_BYTES>() {
                 let header = FrameHeader::decode(bytes)?;
@@ -192,6 +197,13 @@ impl Receiver {
             return Err(LinkError::Order);
         }
         Ok(())
+    }
+
+    /// A large body is rare, and there are many links: its memory does not stay with this one.
+    fn give_back(&mut self) {
+        if self.body.capacity() > KEPT_BYTES {
+            self.body = Vec::new();
+        }
     }
 
     fn start_payload(&mut self, room: u64) -> Result<(), LinkError> {
@@ -332,5 +344,56 @@ impl Ahead {
 
     fn filled(&mut self, count: usize) {
         self.end += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tessera_proto::Kind;
+
+    use super::*;
+    use crate::gather::Payload;
+    use crate::link::Link;
+    use crate::listener::Listener;
+
+    #[tokio::test]
+    async fn memory_of_a_large_body_or_a_discarded_payload_is_given_back_before_the_next_frame() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
+        let address = listener.address().unwrap();
+        let far = Instant::now() + Duration::from_secs(30);
+        let (near, accepted) = tokio::join!(Link::connect(&address, far), listener.accept());
+        let (mut sender, _) = near.unwrap();
+        let (_, mut receiver) = accepted.unwrap();
+        let frames = [(1 << 20, 0), (0, 1 << 20), (50 << 10, 0)];
+        let sending = tokio::spawn(async move {
+            for (body, payload) in frames {
+                let header = FrameHeader {
+                    kind: Kind::Put,
+                    request: 1,
+                    deadline_ms: 0,
+                    body_bytes: body,
+                    payload_bytes: payload,
+                };
+                let body = vec![1; body as usize];
+                let payload = vec![2; usize::try_from(payload).unwrap()];
+                let payload = Payload::Bytes(&payload);
+                sender.send(&header, &body, payload, far).await.unwrap();
+            }
+            sender
+        });
+        for (body, _) in frames {
+            receiver.header(far).await.unwrap();
+            assert!(receiver.body.capacity() <= KEPT_BYTES);
+            let received = receiver.body(far).await.unwrap();
+            assert!(received.len() == body as usize && received.iter().all(|byte| *byte == 1));
+            receiver.payload_discard(far).await.unwrap();
+        }
+        // A body of everyday size finds the buffer of the one before.
+        assert!(receiver.body.capacity() >= 50 << 10);
+        let _sender = sending.await.unwrap();
     }
 }

@@ -128,6 +128,30 @@ fn killed_node_is_started_again() {
 }
 
 #[test]
+fn folder_that_was_removed_is_made_again_with_a_node_in_it() {
+    let stage = Stage::new("exec sleep 600");
+    let node = stage.keep_alive();
+    let pid = stage.wait_for_starts(1)[0];
+    fs::remove_dir_all(stage.folder.path().join("run")).unwrap();
+    kill(pid);
+    stage.wait_for_starts(2);
+    let folder = node.log().parent().unwrap();
+    let mode = fs::metadata(folder).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn trouble_is_told_once_until_it_ends_or_is_another() {
+    let mut trouble = Trouble::default();
+    let error = |kind: io::ErrorKind| io::Error::from(kind);
+    assert!(trouble.is_new(&error(io::ErrorKind::PermissionDenied)));
+    assert!(!trouble.is_new(&error(io::ErrorKind::PermissionDenied)));
+    assert!(trouble.is_new(&error(io::ErrorKind::StorageFull)));
+    trouble.end();
+    assert!(trouble.is_new(&error(io::ErrorKind::StorageFull)));
+}
+
+#[test]
 fn engines_share_one_node_and_the_survivor_replaces_it() {
     let stage = Stage::new("exec sleep 600");
     let first = stage.keep_alive_at(PATIENT);
@@ -174,8 +198,18 @@ fn unsafe_places_are_refused_with_the_way_out() {
             .expect_err("it must be refused")
             .to_string()
     };
-    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(at(folder.path()).contains("belongs to another user"));
+    // A node refuses these as well: a start that accepted them would wait for it in vain.
+    for mode in [0o777, 0o755] {
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let refused = at(folder.path());
+        assert!(refused.contains("chmod 700"), "{refused}");
+        assert!(refused.contains("local_dir"), "{refused}");
+    }
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let (run, link) = (folder.path().join("run"), folder.path().join("link"));
+    Place::prepare(run.to_str().unwrap()).unwrap();
+    std::os::unix::fs::symlink(run, &link).unwrap();
+    assert!(at(&link).contains("not a link"));
     assert!(at(&folder.path().join("x".repeat(100))).contains("shorter folder"));
     fs::write(folder.path().join("file"), b"").unwrap();
     assert!(at(&folder.path().join("file")).contains("local_dir"));

@@ -22,6 +22,7 @@ async fn assert_unharmed(node: &RunningNode) {
     drop(client);
     until_stat(node, "connections", 0).await;
     assert_eq!(stat(node, "unpublished_bytes"), 0);
+    assert_eq!(stat(node, "sending_bytes"), 0);
     assert_eq!(stat(node, "pins"), 0);
 }
 
@@ -265,6 +266,30 @@ async fn one_connection_too_many_is_told_so_and_the_others_go_on() {
     drop(second);
     until_stat(&node, "connections", 1).await;
     Client::connect(node.address()).await;
+    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_node_closes_who_asked_for_nothing_and_nobody_else() {
+    let mut config = config();
+    config.limits.connections = 2;
+    config.limits.silent_timeout = Duration::ZERO;
+    let node = start(config).await;
+    let mut silent = Client::connect(node.address()).await;
+    let mut asking = Client::connect(node.address()).await;
+    asking.call(Kind::Stat, |_| {}, &[]).await;
+    let mut third = Client::connect(node.address()).await;
+    assert_eq!(silent.reply().await.refusal().reason, Refusal::Full);
+    silent.expect_closed().await;
+    until_stat(&node, "closed_silent", 1).await;
+    for client in [&mut asking, &mut third] {
+        client.call(Kind::Stat, |_| {}, &[]).await;
+    }
+    until_stat(&node, "connections", 2).await;
+    // Both have asked now.
+    let mut fourth = Client::silent(node.address()).await;
+    assert_eq!(fourth.reply().await.refusal().reason, Refusal::Full);
+    assert_eq!(stat(&node, "connections_refused_full"), 1);
     stop(node).await;
 }
 

@@ -5,4 +5,6 @@ mod disk;
 mod hostile;
 mod lifetime;
 mod messages;
+mod place;
+mod sending;
 mod support;

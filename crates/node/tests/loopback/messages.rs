@@ -1,11 +1,12 @@
 //! Every message of the wire, over a real socket, against a node in this process.
 
 use crate::support::{
-    Client, MIB, config, lease_of, object, put_frame, raw, start, stat, stop, until_stat, write,
+    Client, MIB, config, lease_of, object, put_frame, raw, roomy, start, stat, stop, until_stat,
+    write,
 };
 use tessera_proto::message::{
-    Get, GetAnswer, GetStatus, Ping, Presence, Put, PutAnswer, PutStatus, Refusal, Release,
-    ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
+    Get, GetAnswer, GetStatus, Ping, Presence, Put, PutStatus, Refusal, Release, ReleaseAnswer,
+    Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
 };
 use tessera_proto::{Kind, LeaseId, ObjectId, WriteId};
 use tokio::time::{Duration, Instant};
@@ -66,10 +67,10 @@ async fn an_object_over_the_limit_is_refused_and_the_connection_goes_on() {
     let mut config = config();
     // No budget for it either: too large is for ever and must not read as busy.
     config.limits.object_bytes = MIB;
-    config.limits.unpublished_bytes = MIB;
+    config.limits.unpublished_bytes = 4 * MIB / 3 + 4;
     let node = start(config).await;
     let mut client = Client::connect(node.address()).await;
-    let (header, bytes) = object(1, (1 << 20) + 1);
+    let (header, bytes) = object(1, (1 << 20) + 100);
     assert_eq!(client.put(header, &bytes).await, PutStatus::TooLarge);
     let (header, bytes) = object(2, 1 << 20);
     assert_eq!(client.put(header, &bytes).await, PutStatus::Stored);
@@ -262,9 +263,9 @@ async fn many_requests_in_flight_are_all_answered() {
 /// The sockets hold less than the first object, so the last answer waits until its reader has left.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_past_its_deadline_is_refused_without_its_payload() {
-    let node = start(config()).await;
+    let node = start(roomy()).await;
     let mut client = Client::connect(node.address()).await;
-    let (header, bytes) = object(1, 12 << 20);
+    let (header, bytes) = object(1, 16 << 20);
     client.put(header, &bytes).await;
     let get = Get {
         id: header.id(),
@@ -287,39 +288,62 @@ async fn an_answer_past_its_deadline_is_refused_without_its_payload() {
     stop(node).await;
 }
 
-/// One connection receives all but the last byte of an object, which is the whole budget.
+/// Three connections receive all but the last byte of an object each, which is all that large
+/// objects may take.
 #[tokio::test(flavor = "multi_thread")]
 async fn over_the_budget_of_unpublished_bytes_a_put_is_busy_and_the_connection_goes_on() {
     let mut config = config();
     config.limits.object_bytes = MIB;
-    config.limits.unpublished_bytes = MIB;
+    config.limits.unpublished_bytes = 4 * MIB;
     let node = start(config).await;
-    let (slow_header, slow_bytes) = object(1, 1 << 20);
-    let mut slow = raw(node.address()).await;
-    let frame = put_frame(slow_header, &slow_bytes);
-    let (last, most) = frame.split_last().expect("a frame");
-    write(&mut slow, most).await;
-    until_stat(&node, "unpublished_bytes", MIB).await;
+    let mut slow = Vec::new();
+    for seed in 0..3 {
+        let (header, bytes) = object(seed, 1 << 20);
+        let frame = put_frame(header, &bytes);
+        let (last, most) = frame.split_last().expect("a frame");
+        let mut writer = raw(node.address()).await;
+        write(&mut writer, most).await;
+        slow.push((writer, *last));
+    }
+    until_stat(&node, "unpublished_bytes", 3 * MIB).await;
 
     let mut client = Client::connect(node.address()).await;
-    let (header, bytes) = object(2, 1_000);
+    let (header, bytes) = object(10, 300 << 10);
     let reply = client
         .call(Kind::Put, |body| Put { header }.encode(body), &bytes)
         .await;
     assert_eq!(reply.refusal().reason, Refusal::Busy);
     assert_eq!(stat(&node, "refused_busy_bytes"), 1);
+    // Small ones find room all the same.
+    let (small, small_bytes) = object(11, 200 << 10);
+    assert_eq!(client.put(small, &small_bytes).await, PutStatus::Stored);
 
-    write(&mut slow, &[*last]).await;
-    until_stat(&node, "put_stored", 1).await;
-    let reply = client
-        .call(Kind::Put, |body| Put { header }.encode(body), &bytes)
-        .await;
-    assert_eq!(
-        PutAnswer::decode(&reply.body),
-        Ok(PutAnswer {
-            status: PutStatus::Stored
-        })
-    );
+    let (writer, last) = &mut slow[0];
+    write(writer, &[*last]).await;
+    until_stat(&node, "put_stored", 2).await;
+    assert_eq!(client.put(header, &bytes).await, PutStatus::Stored);
+    stop(node).await;
+}
+
+/// What one client leases leaves the other half to the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_connection_leases_half_of_what_all_may() {
+    let node = start(config()).await;
+    let mut first = Client::connect(node.address()).await;
+    let mut second = Client::connect(node.address()).await;
+    let mut ids = Vec::new();
+    for seed in 0..50 {
+        let (header, bytes) = object(seed, 1 << 20);
+        assert_eq!(first.put(header, &bytes).await, PutStatus::Stored);
+        ids.push(header.id());
+    }
+    let held = |answer: &tessera_proto::message::AcquireAnswer| {
+        let held = answer.items.iter();
+        held.filter(|item| item.presence == Presence::Held).count()
+    };
+    assert_eq!(held(&first.acquire(ids.clone(), 60_000).await), 16);
+    ids.reverse();
+    assert_eq!(held(&second.acquire(ids, 60_000).await), 16);
     stop(node).await;
 }
 

@@ -26,6 +26,11 @@ pub(crate) fn config() -> NodeConfig {
     NodeConfig::new("127.0.0.1:0".parse().expect("an address"), 64 * MIB)
 }
 
+/// With room for objects of 16 MiB, which no socket takes at once.
+pub(crate) fn roomy() -> NodeConfig {
+    NodeConfig::new("127.0.0.1:0".parse().expect("an address"), 128 * MIB)
+}
+
 pub(crate) async fn start(config: NodeConfig) -> RunningNode {
     Node::start(config).await.expect("the node starts")
 }

@@ -212,3 +212,21 @@ fn read_later_than_its_lease_is_counted_and_gets_the_object_or_a_miss() {
     assert!(store.pin(&id(1), Some(lease), Instant(1_001)).is_none());
     assert_eq!(store.stat().late_reads, 2);
 }
+
+/// One object of a unit each, under one lease after another.
+#[test]
+fn leases_of_the_smallest_objects_hold_no_more_records_than_the_arena_has_units() {
+    let store = store(1 << 20);
+    let ids: Vec<_> = (0..2_000).map(id).collect();
+    for key in 0..2_000 {
+        put(&store, key, 1, 1, T0).expect("room");
+    }
+    let held = |owner| {
+        let items = store.acquire(owner, &ids, 1_000, ALL, T0).items;
+        let held = |item: &&tessera_store::AcquireItem| item.presence == Presence::Held;
+        items.iter().filter(held).count()
+    };
+    assert_eq!([A, B, A, B].map(held), [2_000, 2_000, 96, 0]);
+    assert_eq!(store.release_owner(B), 2_000);
+    assert_eq!(held(B), 2_000);
+}
