@@ -4,7 +4,7 @@ For each model class: one process serves the prompts cold and exits, another ser
 must give the same tokens. The control shows that this could have failed: the first process also
 saves prompts of which one block is damaged on its way to the node, under a right checksum; there
 the second process must give other tokens. Status goes to standard error, the table to standard
-output; with `--json` its last line is one JSON object.
+output; with `--json` one JSON line goes there instead.
 
 At the end the node, which keeps its objects in a folder, is killed and started again, and a third
 process must answer the prompts of one model from what it finds there.
@@ -253,11 +253,14 @@ def main() -> None:
         if arguments.json:
             print(report(rows, failure=failure))
         sys.exit(1)
-    print(table(rows))
+    # With `--json` standard output is for machines.
+    people = sys.stderr if arguments.json else sys.stdout
+    print(table(rows), file=people)
     if any(row.control_differs is None for row in rows):
-        print("- : the CPU engine cannot continue a loaded prefix with this layout: no hit claimed")
+        note = "the CPU engine cannot continue a loaded prefix with this layout: no hit claimed"
+        print(f"- : {note}", file=people)
     if restarted is not None:
-        print(restarted.line)
+        print(restarted.line, file=people)
     if arguments.json:
         print(report(rows, restarted))
     ok = all(row.ok for row in [*rows, restarted] if row is not None)

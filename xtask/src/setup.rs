@@ -55,6 +55,10 @@ pub(crate) fn command(project: &Project) -> Result<ExitCode> {
     println!("engine environment  {}", cache.engine().display());
     println!("test models         {}", cache.models().display());
     println!("binary              {}", project.binary().display());
+    println!(
+        "wheel               {}",
+        only_wheel(&project.wheels())?.display()
+    );
     Ok(ExitCode::SUCCESS)
 }
 

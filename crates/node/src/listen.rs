@@ -1,10 +1,11 @@
 //! Where a node may listen, and the proof that it is the only one there.
 //!
-//! Taken once, by `Node::start`, before any memory is, and looked at while the node runs. Invariant:
-//! without authentication a port is open to this machine only, a unix socket to this user only, and
-//! a socket file is removed only by the process that holds the lock beside it, so that two nodes can
-//! never serve one path. A configured lock comes on top of that one and never replaces it. Whoever
-//! deletes the locks breaks this; then the node that lost them leaves what is another's alone.
+//! Taken once, by `Node::start`, before any memory is, and looked at while the node runs.
+//! Invariant: without authentication a port is open to this machine only, a unix socket to this
+//! user only, and a socket file is removed only by the process that holds the lock beside it, so
+//! that two nodes can never serve one path. A configured lock comes on top of that one and never
+//! replaces it. Whoever deletes the locks breaks this; then the node that lost them leaves alone
+//! what is another's.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::ErrorKind;

@@ -1,4 +1,5 @@
-//! Every request but PUT, and GET beyond its body. What needs no disk is answered at once, without waiting.
+//! Every request but PUT, and of GET only the body. What needs no disk is answered at once, without
+//! waiting.
 //!
 //! Called by the reader of a connection, one request after the other; the answers leave through the
 //! writer while the next request is read. What has to be read from a disk, or removed from one, is

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tessera_lifecycle::worker::{
@@ -109,18 +109,26 @@ pub(super) struct Tally {
     pub(super) bytes_saved: AtomicU64,
     pub(super) integrity_failures: AtomicU64,
     pub(super) copy_ns: AtomicU64,
-    /// The last save that was tried was refused, and the log says so.
-    is_refused: AtomicBool,
+    /// When the log last said that a save was refused.
+    refused: Mutex<Option<Instant>>,
 }
 
+/// The log says no more often than this that saves are refused.
+const REFUSED_EVERY: Duration = Duration::from_secs(60);
+
 impl Tally {
-    /// Says in the log, once until a save succeeds again, that saves do not reach their node.
+    /// Says in the log, once a minute at most, that saves do not reach their node.
     fn stored(&self, outcome: StoreOutcome) {
-        let refused = !matches!(outcome, StoreOutcome::Stored | StoreOutcome::Existed);
-        match (refused, self.is_refused.swap(refused, Ordering::Relaxed)) {
-            (true, false) => tracing::warn!(?outcome, "not saved, and will be computed again"),
-            (false, true) => tracing::warn!("saves reach their nodes again"),
-            _ => {}
+        if matches!(outcome, StoreOutcome::Stored | StoreOutcome::Existed) {
+            return;
+        }
+        let mut refused = self.refused.lock();
+        if refused.is_none_or(|at| at.elapsed() >= REFUSED_EVERY) {
+            *refused = Some(Instant::now());
+            tracing::warn!(
+                ?outcome,
+                "an object was not saved; `saves_refused` counts them"
+            );
         }
     }
 }
