@@ -13,6 +13,8 @@ mod options;
 mod scheduler;
 mod worker;
 
+use std::io::IsTerminal as _;
+
 use std::path::Path;
 
 use pyo3::prelude::*;
@@ -67,6 +69,7 @@ fn start_log() {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         // A log that cannot be written, on a full disk or without a reader, must stop nothing.
         .log_internal_errors(false);
     // Another library of the process may have a log already; then ours goes there.
