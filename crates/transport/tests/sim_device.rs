@@ -18,6 +18,12 @@ fn wait<T>(mut completion: Completion<T>) -> Result<T, DeviceLost> {
     }
 }
 
+fn until(holds: impl Fn() -> bool) {
+    while !holds() {
+        std::thread::yield_now();
+    }
+}
+
 fn whole(region: &Arc<Region>) -> DeviceRanges {
     let mut ranges = DeviceRanges::with_capacity(1);
     ranges.push(region, 0, LENGTH).unwrap();
@@ -112,6 +118,7 @@ fn a_dead_device_never_answers_and_keeps_what_it_was_given() {
     let mut fence = device.fence(FenceSide::After);
     let copy = Arc::downgrade(&memory);
     drop(memory);
+    until(|| device.abandoned() == 2);
     assert!(write.now().is_none() && fence.now().is_none());
     drop(device);
     assert!(copy.upgrade().is_some(), "memory in use is never freed");
@@ -153,6 +160,7 @@ fn memory_of_an_operation_without_an_end_is_lent_for_ever() {
     device.kill();
     let lent = Lent::new(Segments::whole(&staging)).unwrap();
     let mut pending = device.read(whole(&memory), lent);
+    until(|| device.abandoned() == 1);
     assert!(pending.now().is_none());
     drop(pending);
     drop(device);

@@ -58,6 +58,8 @@ struct State {
     /// Fences of each side.
     asked: [u64; 2],
     answered: [u64; 2],
+    /// Orders that came to a dead device.
+    abandoned: u64,
 }
 
 impl Injected {
@@ -192,6 +194,11 @@ impl SimDevice {
         (state.asked[index(side)], state.answered[index(side)])
     }
 
+    /// Orders that a dead device has taken and will never answer.
+    pub fn abandoned(&self) -> u64 {
+        self.injected.lock().abandoned
+    }
+
     /// An order to a dead queue drops its promise, which tells whoever waits.
     fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
@@ -255,6 +262,7 @@ impl Queue {
             if waited.unwrap_or_else(PoisonError::into_inner).dead {
                 // What it was given stays as if in use for ever.
                 std::mem::forget(order);
+                self.injected.lock().abandoned += 1;
                 continue;
             }
             self.execute(order);

@@ -277,6 +277,7 @@ fn l13_shutdown_calls_back_what_does_not_end_and_reports_it_once() {
     let results = worker.driver.shutdown();
     let (finished, failed) = (results.finished_recving, results.failed_recving);
     assert_eq!((finished, failed), (vec!["r".into()], vec!["r".into()]));
+    assert_eq!(cancelled(worker), 1, "it did not end by its own deadline");
     assert_eq!(worker.driver.shutdown(), Default::default());
     assert_eq!(worker.remote.shutdowns.load(Ordering::Relaxed), 1);
     assert!(!worker.driver.is_stopped());
