@@ -18,8 +18,9 @@ use super::statistics::{median, median_us};
 
 /// Pairs of a repeat and its floor.
 const REPEATS: u32 = 5;
-/// Three times the working set: new objects find old ones to evict, reads find all of theirs.
-const NODE_RAM_BYTES: u64 = 3 * ARENA_BYTES as u64;
+/// Five times the working set: new objects find old ones to evict, reads find all of theirs, and a
+/// quarter of it, what one client may lease, holds all of it.
+const NODE_RAM_BYTES: u64 = 5 * ARENA_BYTES as u64;
 const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("4MiB", 4 << 20)];
 const IN_FLIGHT: [usize; 2] = [1, 8];
 /// Keys of an ACQUIRE at each block size. Eight of them stay below what one client may lease.
