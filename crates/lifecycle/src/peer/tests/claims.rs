@@ -140,9 +140,7 @@ fn a_ticket_admits_one_process() {
         rank: 0,
         connection: FIRST,
     });
-    let mut frame = scene.frame(claim(1, 0, 1));
-    (frame.from, frame.sequence) = (STRANGER, 1);
-    scene.take(frame);
+    scene.strange(1, claim(1, 0, 1));
     assert_eq!(refusals(&mut scene), [Refusal::Used]);
     assert!(
         scene
@@ -245,12 +243,8 @@ fn each_rank_releases_for_itself_and_the_last_one_frees() {
     assert_eq!(refusals(&mut scene), [Refusal::Unknown]);
     assert_eq!(scene.root.counters().foreign_messages, 1);
     scene.hear(claim(1, 0, 1));
-    let mut frame = scene.frame(Message::Claim {
-        transfer,
-        parts: parts(second, 1),
-    });
-    (frame.from, frame.sequence) = (STRANGER, 1);
-    scene.take(frame);
+    let parts = parts(second, 1);
+    scene.strange(1, Message::Claim { transfer, parts });
     // Rank 0 releases both, and is heard for its own.
     let mut both = vec![(at(0), Proof::Clean)];
     both.push((
@@ -266,12 +260,8 @@ fn each_rank_releases_for_itself_and_the_last_one_frees() {
     });
     scene.passes(2);
     assert_eq!(scene.results(), sent(&[]), "rank 1 may still read");
-    let mut frame = scene.frame(Message::Release {
-        transfer,
-        parts: vec![both[1]],
-    });
-    (frame.from, frame.sequence) = (STRANGER, 2);
-    scene.take(frame);
+    let parts = vec![both[1]];
+    scene.strange(2, Message::Release { transfer, parts });
     scene.passes(2);
     assert_eq!(scene.results(), sent(&[1]));
 }

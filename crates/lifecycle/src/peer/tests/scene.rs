@@ -238,6 +238,19 @@ impl Scene {
         }
     }
 
+    /// The first or a later frame of another process, on its first connection.
+    pub(super) fn strange(&mut self, sequence: u64, message: Message) {
+        let frame = Frame {
+            from: STRANGER,
+            to: OWN,
+            connection: FIRST,
+            sequence,
+            acknowledged: 0,
+            message,
+        };
+        self.take(frame);
+    }
+
     /// The peer says something.
     pub(super) fn hear(&mut self, message: Message) {
         let frame = self.frame(message);
