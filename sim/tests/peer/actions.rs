@@ -1,8 +1,9 @@
 //! What can happen in a state.
 
 use tessera_lifecycle::peer::Mode;
+use tessera_proto::Instant;
 
-use crate::world::{Action, Op, Stand, State, World};
+use crate::world::{Action, Op, STOP_MS, Stand, State, World};
 
 impl World {
     pub(crate) fn enabled(&self, state: &State) -> Vec<Action> {
@@ -135,18 +136,26 @@ impl World {
                 }
             }
         }
-        let due = state
-            .workers
-            .iter()
-            .any(|worker| worker.root.poll_timeout().is_some());
-        if left.ticks > 0 && due {
+        if left.ticks > 0 && state.due().is_some() {
             actions.push(Action::Tick);
         }
     }
 
     /// Whether the connection of an operation is whole.
     pub(crate) fn flows(&self, state: &State, op: &Op) -> bool {
-        let link = state.links.get(&self.ends(op.at.part));
+        let link = state.links.get(&self.sides(op.at.part));
         link.is_some_and(|link| link.whole && link.connection == op.connection)
+    }
+}
+
+impl State {
+    /// When a machine is next due, but for the time when it gives a fence up: fences end before.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let due = self
+            .workers
+            .iter()
+            .filter_map(|worker| worker.root.poll_timeout())
+            .min();
+        due.filter(|due| *due < self.now.after_millis(STOP_MS / 2))
     }
 }

@@ -326,12 +326,7 @@ impl State {
     }
 
     pub(crate) fn tick(&mut self, world: &World) {
-        let due = self
-            .workers
-            .iter()
-            .filter_map(|worker| worker.root.poll_timeout())
-            .min();
-        self.now = self.now.max(due.unwrap_or(self.now));
+        self.now = self.now.max(self.due().unwrap_or(self.now));
         let now = self.now;
         for at in 0..self.workers.len() {
             self.change(world, at, |root| root.handle_timeout(now));

@@ -71,10 +71,7 @@ impl World {
         if let Some(action) = actions.first() {
             return Some(self.apply(state, action));
         }
-        let due = state
-            .workers
-            .iter()
-            .any(|worker| worker.root.poll_timeout().is_some());
+        let due = state.due().is_some();
         let mut state = state.clone();
         state.left.ticks = 1;
         due.then(|| self.apply(&state, &Action::Tick))
@@ -82,6 +79,24 @@ impl World {
 }
 
 impl State {
+    /// What is left, for a message.
+    pub(crate) fn what_is_left(&self) -> String {
+        use std::fmt::Write as _;
+        let mut text = format!("{:?} at {:?}\n", self.broken, self.now);
+        for (at, worker) in self.workers.iter().enumerate() {
+            let (stands, tables) = (&worker.stands, worker.root.tables());
+            let (fences, dialing) = (&worker.fences, &worker.dialing);
+            let _ = writeln!(
+                text,
+                "worker {at} {:?}: {stands:?}, {tables:?}, {fences:?}, dials {dialing:?}, due {:?}",
+                worker.incarnation,
+                worker.root.poll_timeout()
+            );
+        }
+        let _ = write!(text, "{:?}\n{:?}\n{:?}", self.ops, self.net, self.links);
+        text
+    }
+
     /// Whether nothing is left: no request, no operation, no entry, no frame.
     pub(crate) fn is_quiet(&self) -> bool {
         let idle = |worker: &crate::world::Worker| {

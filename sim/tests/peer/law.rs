@@ -57,7 +57,7 @@ impl State {
     /// What must hold in every state.
     pub(crate) fn check(&mut self, world: &World) {
         for op in self.ops.clone() {
-            let (source, destination) = world.ends(op.at.part);
+            let (source, destination) = world.sides(op.at.part);
             let over = |at: usize| self.workers[at].stands[op.transfer].is_open();
             let (held, kept) = (over(destination), over(source));
             self.must(!op.writes || held, Law::P1, || {
@@ -84,7 +84,7 @@ impl State {
         let parts = usize::from(world.setup.parts).max(1) * world.setup.transfers * peers;
         let bounded = tables.transfers <= open
             && tables.releasing <= world.setup.transfers * peers
-            && tables.offers <= world.setup.transfers
+            && tables.offers <= world.setup.transfers * world.setup.decode
             && tables.peers <= peers
             && tables.unacknowledged <= 8 * parts + 8
             && tables.failed_sources <= world.setup.transfers

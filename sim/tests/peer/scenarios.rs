@@ -51,10 +51,7 @@ fn at_every_stage(mode: Mode, budget: Budget, disturb: impl Fn(&Action) -> bool)
             stages += 1;
             let next = world.apply(&state, &action);
             if let Err(stuck) = world.finish(&next, false) {
-                panic!(
-                    "{action:?} at stage {stages}: {:?} in {stuck:#?}",
-                    stuck.broken
-                );
+                panic!("{action:?} at stage {stages}: {}", stuck.what_is_left());
             }
         }
         let Some(action) = plain(&world, &state) else {

@@ -102,7 +102,8 @@ fn run(seed: u64, faults: bool) -> World {
     let mut random = Random::new(seed);
     let world = World::new(setup(&mut random, faults));
     let mut state = world.initial();
-    for _ in 0..600 {
+    let events = if faults { 600 } else { 10_000 };
+    for _ in 0..events {
         let mut actions = world.enabled(&state);
         let rare = random.chance(20);
         if actions.iter().any(|action| is_rare(action) == rare) {
@@ -117,7 +118,7 @@ fn run(seed: u64, faults: bool) -> World {
     }
     match world.finish(&state, false) {
         Ok(last) => assert!(last.is_quiet()),
-        Err(stuck) => panic!("{:?} in {stuck:#?}", stuck.broken),
+        Err(stuck) => panic!("{:?}\n{}", world.setup, stuck.what_is_left()),
     }
     world
 }
@@ -139,6 +140,10 @@ fn by_seed_no_order_of_events_breaks_a_property_and_everything_ends() {
 fn by_seed_without_faults_every_transfer_succeeds() {
     for seed in seeds().take(40) {
         let world = run(seed, false);
-        assert!(!world.has_seen(Reached::Failed), "seed {seed}");
+        assert!(
+            !world.has_seen(Reached::Failed),
+            "seed {seed}: {:?}",
+            world.setup
+        );
     }
 }

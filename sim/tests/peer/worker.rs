@@ -114,7 +114,7 @@ impl State {
             .iter()
             .position(|of| of.incarnation == part.peer);
         let own = self.workers[at].incarnation;
-        let link = world.ends(part.at.part);
+        let link = world.sides(part.at.part);
         let link = self.links.get(&link).copied();
         let whole = link.is_some_and(|link| link.whole && link.connection == part.connection);
         let reaches = whole && lender.is_some();

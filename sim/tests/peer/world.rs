@@ -21,6 +21,8 @@ use crate::reached::Reached;
 /// A request's time, and that of an offer.
 pub(crate) const TIMEOUT_MS: u64 = 20;
 pub(crate) const LEASE_MS: u64 = 15;
+/// A fence that takes longer stops a worker.
+pub(crate) const STOP_MS: u64 = 100_000;
 /// Bytes of a part.
 pub(crate) const BYTES: u64 = 8;
 /// A second transfer for the request of the first has its number and this.
@@ -246,12 +248,12 @@ impl World {
                 drain_ms: 10,
                 abort_ms: 10,
                 fence_ms: 10,
-                stop_ms: 100_000,
+                stop_ms: STOP_MS,
             },
             limits: PeerLimits {
                 transfers: 4 * self.setup.transfers,
                 peers: 8,
-                offers: self.setup.transfers,
+                offers: self.setup.transfers * self.setup.decode,
                 tickets: 4 * self.setup.transfers,
                 retries: 1,
                 quarantine_bytes: self.setup.quarantine_bytes,
@@ -284,8 +286,8 @@ impl World {
         u16::try_from(rank).expect("few")
     }
 
-    /// The addresses of the two ends of a part: source, destination.
-    pub(crate) fn ends(&self, part: PartId) -> (usize, usize) {
+    /// The addresses of the two sides of a part: source, destination.
+    pub(crate) fn sides(&self, part: PartId) -> (usize, usize) {
         let destination = self.setup.prefill + usize::from(part.destination);
         (usize::from(part.source), destination)
     }

@@ -157,14 +157,10 @@ impl PeerRoot {
             let Some(peer) = part.peer else {
                 continue;
             };
-            let told = match of.lends() {
-                true => part.told.is_some() || proof != Proof::NeverPosted,
-                false => part.owed,
-            };
-            if told {
+            if part.owed {
                 proofs.entry(peer).or_default().push((part.at(), proof));
             }
-            if told && !of.lends() || part.said {
+            if part.owed && !of.lends() || part.said {
                 said.insert(peer);
             }
         }

@@ -45,7 +45,8 @@ pub(crate) struct Part {
     pub(crate) outcome: Option<Result<(), PeerFailure>>,
     /// The connection on which the peer was told of it: lenders of a WRITE only.
     pub(crate) told: Option<ConnectionId>,
-    /// The lender needs our last word on it: it may hold a claim of ours, or waits for bytes.
+    /// The other side needs our last word on it: a lender may hold a claim of ours, or waits for
+    /// bytes; a claimant was told of our offer.
     pub(crate) owed: bool,
     /// WRITE: our last word is said, and the lender has not closed the part.
     pub(crate) said: bool,

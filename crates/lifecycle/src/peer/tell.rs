@@ -142,6 +142,7 @@ impl PeerRoot {
                 match part.access {
                     Access::None if lends && part.told.is_none() => {
                         part.told = Some(connection);
+                        part.owed = true;
                         let offers = lent.entry(id).or_insert_with(|| (lease_ms, Vec::new()));
                         offers.1.push(part.lent(&part.local));
                     }
