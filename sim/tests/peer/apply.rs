@@ -383,11 +383,10 @@ impl State {
                 );
             }
         }
-        self.links.values_mut().for_each(|link| {
-            if !link.whole {
-                link.trusted = [false; 2];
-            }
-        });
+        let own = |ends: &(usize, usize)| ends.0 == at || ends.1 == at;
+        for (_, link) in self.links.iter_mut().filter(|(ends, _)| own(ends)) {
+            link.trusted = [false; 2];
+        }
         self.dead.insert(old);
         let read = world.setup.mode == Mode::Read;
         for op in &mut self.ops {

@@ -290,6 +290,17 @@ fn processes_of_reads_and_writes_that_die_and_come_back() {
 }
 
 #[test]
+fn one_of_each_fault() {
+    for mode in [Read, Write] {
+        let ci = budget!(breaks: 1, errors: 1, aborts: 1, ticks: 1);
+        let deep = budget!(lost: 1, breaks: 1, errors: 1, aborts: 1, restarts: 1, ticks: 2);
+        let mut setup = setup(mode, Request, budget(ci, deep));
+        setup.parts = 1;
+        explore("one of each", setup, &[Succeeded, Failed, Aborted, Broken]);
+    }
+}
+
+#[test]
 fn two_reads_that_share_a_connection() {
     let budget = budget(budget!(errors: 1), budget!(errors: 2));
     let mut setup = setup(Read, Request, budget);

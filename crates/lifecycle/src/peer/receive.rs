@@ -172,14 +172,13 @@ impl PeerRoot {
 
     fn on_ping(&mut self, from: Incarnation, theirs: u64) {
         self.send(from, Message::Pong);
-        self.repair(from);
         let open = self.open_set(from);
         if digest(&open) != theirs {
             self.send(from, Message::OpenSet { open });
         }
     }
 
-    /// A heartbeat says what has come: what has not is sent again.
+    /// The answer to a heartbeat says what has come: what has not is sent again.
     fn repair(&mut self, peer: Incarnation) {
         let own = self.config.incarnation;
         if let Some(session) = self.sessions.get(&peer) {
