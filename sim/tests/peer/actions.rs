@@ -27,7 +27,7 @@ impl World {
                 .position(|stand| *stand == Stand::Absent);
             if let Some(transfer) = next {
                 let ticket = state.tickets[transfer].is_some();
-                if self.setup.mode == Mode::Write || self.is_prefill(at) || ticket {
+                if self.mode(transfer) == Mode::Write || self.is_prefill(at) || ticket {
                     actions.push(Action::Order(at, transfer));
                 }
             }

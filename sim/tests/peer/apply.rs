@@ -67,7 +67,8 @@ impl World {
                     Some(ticket) => ticket[other],
                     None => state.workers[other].incarnation,
                 };
-                let (read, lends) = (setup.mode == Mode::Read, side.lends(setup.mode));
+                let mode = self.mode(transfer);
+                let (read, lends) = (mode == Mode::Read, side.lends(mode));
                 parts.push(PartOrder {
                     part,
                     peer: (!(read && lends)).then_some(peer),
@@ -84,9 +85,9 @@ impl World {
         TransferOrder {
             transfer: id,
             request: RequestKey(transfer as u64),
-            mode: setup.mode,
+            mode: self.mode(transfer),
             side,
-            synchronous: setup.synchronous && side == Side::Destination,
+            synchronous: self.is_synchronous(at, transfer),
             parts,
             timeout_ms: TIMEOUT_MS,
             lease_ms: LEASE_MS,
@@ -127,34 +128,19 @@ impl State {
                 self.frame(world, to, &frame);
             }
             Action::Connect(prefill, decode) => self.connect(world, prefill, decode),
-            Action::GiveUp(at, peer) => {
-                self.left.unreachable -= u8::from(!self.dead.contains(&peer));
-                self.workers[at].dialing.remove(&peer);
-                let failure = PeerFailure::Unreachable;
-                self.event(world, at, PeerEvent::ConnectFailed { peer, failure });
-            }
+            Action::GiveUp(at, peer) => self.give_up(world, at, peer),
             Action::Break(prefill, decode) => {
                 self.left.breaks -= 1;
                 self.cut(world, prefill, decode);
             }
-            Action::Notice(prefill, decode, end) => {
-                let link = self.links.get_mut(&(prefill, decode)).expect("a link");
-                link.trusted[end] = false;
-                let connection = link.connection;
-                let (at, other) = if end == 0 {
-                    (prefill, decode)
-                } else {
-                    (decode, prefill)
-                };
-                // It may be the process before last that was at the other end.
-                let peer = self.workers[other].incarnation;
-                self.event(world, at, PeerEvent::Disconnected { peer, connection });
-            }
+            Action::Notice(prefill, decode, end) => self.notice(world, prefill, decode, end),
             Action::Done(at) => self.done(world, at),
             Action::Error(at) => self.error(world, at),
             Action::Fenced(at) => self.fenced(world, at),
             Action::Proven(at) => {
                 let transfer = self.workers[at].devices.remove(0);
+                let number = usize::try_from(transfer.0).expect("few") - 1;
+                self.unproven.remove(&(at, number));
                 self.event_twice(world, at, PeerEvent::DeviceFenced(transfer));
             }
             Action::DeviceFails(at) => {
@@ -178,20 +164,13 @@ impl State {
                 self.left.again -= 1;
                 self.workers[at].again.insert(transfer);
                 world.saw(Reached::Again);
-                let id = TransferId(AGAIN + transfer as u128);
-                let order = world.order(self, at, transfer, id);
-                self.workers[at].stands[transfer] = Stand::Open {
-                    aborted: false,
-                    raised: false,
-                };
-                let now = self.now;
-                self.change(world, at, |root| root.order(now, &order));
+                self.begin(world, at, transfer, TransferId(AGAIN + transfer as u128));
             }
         }
     }
 
-    fn order(&mut self, world: &World, at: usize, transfer: usize) {
-        let id = TransferId(transfer as u128 + 1);
+    /// An engine holds a request and orders a transfer for it.
+    fn begin(&mut self, world: &World, at: usize, transfer: usize, id: TransferId) {
         let order = world.order(self, at, transfer, id);
         self.workers[at].stands[transfer] = Stand::Open {
             aborted: false,
@@ -199,6 +178,29 @@ impl State {
         };
         let now = self.now;
         self.change(world, at, |root| root.order(now, &order));
+    }
+
+    fn give_up(&mut self, world: &World, at: usize, peer: Incarnation) {
+        self.left.unreachable -= u8::from(!self.dead.contains(&peer));
+        self.workers[at].dialing.remove(&peer);
+        let failure = PeerFailure::Unreachable;
+        self.event(world, at, PeerEvent::ConnectFailed { peer, failure });
+    }
+
+    fn notice(&mut self, world: &World, prefill: usize, decode: usize, end: usize) {
+        let link = self.links.get_mut(&(prefill, decode)).expect("a link");
+        link.trusted[end] = false;
+        let connection = link.connection;
+        let (at, other) = match end {
+            0 => (prefill, decode),
+            _ => (decode, prefill),
+        };
+        let peer = self.workers[other].incarnation;
+        self.event(world, at, PeerEvent::Disconnected { peer, connection });
+    }
+
+    fn order(&mut self, world: &World, at: usize, transfer: usize) {
+        self.begin(world, at, transfer, TransferId(transfer as u128 + 1));
         let prefill = &self.workers[..world.setup.prefill];
         let ordered = prefill
             .iter()
@@ -296,8 +298,8 @@ impl State {
     fn fenced(&mut self, world: &World, at: usize) {
         let own = self.workers[at].incarnation;
         let (peer, fence, kind) = self.workers[at].fences.remove(0);
-        let read = world.setup.mode == Mode::Read;
         for op in &mut self.ops {
+            let read = world.mode(op.transfer) == Mode::Read;
             if op.mover == own && op.lender == peer {
                 op.settled = true;
                 // Bytes of a WRITE may be beyond the sender already.
@@ -388,8 +390,9 @@ impl State {
             link.trusted = [false; 2];
         }
         self.dead.insert(old);
-        let read = world.setup.mode == Mode::Read;
+        self.unproven.retain(|(worker, _)| *worker != at);
         for op in &mut self.ops {
+            let read = world.mode(op.transfer) == Mode::Read;
             let (source, destination) = match read {
                 true => (op.lender, op.mover),
                 false => (op.mover, op.lender),

@@ -1,5 +1,7 @@
 //! The properties: what each says, and how a state shows that one is broken.
 
+use tessera_lifecycle::peer::Mode;
+
 use crate::world::{Setup, State, World};
 
 /// A property of `docs/peer.md`.
@@ -41,7 +43,7 @@ impl Setup {
             of.lost,
             of.early,
         ];
-        self.mode == tessera_lifecycle::peer::Mode::Read && others.iter().all(|of| *of == 0)
+        !self.mixed && self.mode == Mode::Read && others.iter().all(|of| *of == 0)
     }
 }
 
@@ -65,6 +67,12 @@ impl State {
             });
             self.must(!op.reads || kept, Law::P2, || {
                 format!("{op:?} may read memory that is used again")
+            });
+        }
+        for (at, transfer) in self.unproven.clone() {
+            let held = self.workers[at].stands[transfer].is_open();
+            self.must(held, Law::P1, || {
+                format!("worker {at} uses memory of {transfer} again before its device is done")
             });
         }
         for at in 0..self.workers.len() {

@@ -53,7 +53,7 @@ impl Model for World {
                 |_, state: &State| state.keeps(Law::P3),
             ),
             Property::always(
-                "P4 with fair scheduling and without new faults everything ends, and nothing is left",
+                "P4 without new faults, on a fair path, everything ends and nothing is left",
                 |world: &World, state: &State| state.keeps(Law::P4) && world.ends(state),
             ),
             Property::always(
@@ -137,6 +137,7 @@ fn budget(ci: Budget, deep: Budget) -> Budget {
 fn setup(mode: Mode, class: LayoutClass, budget: Budget) -> Setup {
     Setup {
         mode,
+        mixed: false,
         class,
         synchronous: false,
         prefill: 1,
@@ -286,6 +287,17 @@ fn processes_of_reads_and_writes_that_die_and_come_back() {
         let mut setup = setup(mode, Request, budget(ci, deep));
         setup.parts = 1;
         explore("restarts", setup, &[Restarted, Death, Failed, Revoked]);
+    }
+}
+
+#[test]
+fn a_read_and_a_write_over_one_connection() {
+    for mode in [Read, Write] {
+        let ci = budget!(errors: 1);
+        let deep = budget!(errors: 2, breaks: 1);
+        let mut setup = setup(mode, Request, budget(ci, deep));
+        (setup.parts, setup.transfers, setup.mixed) = (1, 2, true);
+        explore("mixed", setup, &[Succeeded, Failed, Closed, Revoked]);
     }
 }
 

@@ -12,6 +12,7 @@ const LONGEST: usize = 60;
 fn world(mode: Mode, budget: Budget) -> World {
     World::new(Setup {
         mode,
+        mixed: false,
         class: Request,
         synchronous: false,
         prefill: 1,

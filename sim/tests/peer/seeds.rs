@@ -7,8 +7,8 @@ use crate::random::Random;
 use crate::reached::Reached;
 use crate::world::{Action, Budget, Setup, State, World};
 
-/// Seeds of one run of the test.
-const SEEDS: u64 = 150;
+/// Seeds of one run of the test. A seed takes about a millisecond.
+const SEEDS: u64 = 1_000;
 /// Runs as many seeds instead.
 const SEEDS_VARIABLE: &str = "TESSERA_SIM_SEEDS";
 /// Replays one seed instead.
@@ -44,6 +44,7 @@ fn setup(random: &mut Random, faults: bool) -> Setup {
     } else {
         Mode::Write
     };
+    let mixed = random.chance(30);
     let class = match random.chance(50) {
         true => LayoutClass::Request,
         false => LayoutClass::Block,
@@ -68,8 +69,9 @@ fn setup(random: &mut Random, faults: bool) -> Setup {
     };
     Setup {
         mode,
+        mixed,
         class,
-        synchronous: mode == Mode::Read && class == LayoutClass::Request && random.chance(30),
+        synchronous: class == LayoutClass::Request && random.chance(20),
         prefill: 1 + random.index(2),
         decode: 1 + random.index(2),
         parts: u16::from(up_to(random, 3)),

@@ -130,8 +130,13 @@ impl State {
             });
         }
         let read = part.mode == Mode::Read;
+        let transfer = usize::try_from(part.transfer.0).expect("few") - 1;
+        if read || reaches {
+            let (_, destination) = world.sides(part.at.part);
+            self.unproven.insert((destination, transfer));
+        }
         self.ops.push(Op {
-            transfer: usize::try_from(part.transfer.0).expect("few") - 1,
+            transfer,
             at: part.at,
             mover: own,
             lender: part.peer,
@@ -238,7 +243,7 @@ impl State {
             let open = self.workers[at]
                 .root
                 .is_open(TransferId(transfer as u128 + 1));
-            let synchronous = world.setup.synchronous && !world.is_prefill(at);
+            let synchronous = world.is_synchronous(at, transfer);
             match stand {
                 Stand::Preempted if !open => self.workers[at].stands[transfer] = Stand::Over,
                 Stand::Open { raised, .. } if synchronous && !open => {

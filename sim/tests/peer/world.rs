@@ -55,7 +55,10 @@ pub(crate) struct Budget {
 /// The settings of a world.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
+    /// The mode of the first transfer, and of all if they are not mixed.
     pub(crate) mode: Mode,
+    /// Every second transfer has the other mode.
+    pub(crate) mixed: bool,
     pub(crate) class: LayoutClass,
     pub(crate) synchronous: bool,
     /// Workers on each side.
@@ -153,6 +156,8 @@ pub(crate) struct State {
     pub(crate) tickets: Vec<Option<Vec<Incarnation>>>,
     /// Parts whose bytes are whole at their destination.
     pub(crate) landed: BTreeSet<(usize, PartId)>,
+    /// Workers and transfers whose writes their device has not proven.
+    pub(crate) unproven: BTreeSet<(usize, usize)>,
     /// Transfers of which an operation has failed.
     pub(crate) spoiled: BTreeSet<usize>,
     pub(crate) dead: BTreeSet<Incarnation>,
@@ -222,6 +227,7 @@ impl World {
             ops: Vec::new(),
             tickets: vec![None; self.setup.transfers],
             landed: BTreeSet::new(),
+            unproven: BTreeSet::new(),
             spoiled: BTreeSet::new(),
             dead: BTreeSet::new(),
             names: 0,
@@ -271,6 +277,19 @@ impl World {
             again: BTreeSet::new(),
             mourned: BTreeSet::new(),
         }
+    }
+
+    pub(crate) fn mode(&self, transfer: usize) -> Mode {
+        let other = self.setup.mixed && transfer % 2 == 1;
+        match (self.setup.mode, other) {
+            (Mode::Read, false) | (Mode::Write, true) => Mode::Read,
+            (Mode::Write, false) | (Mode::Read, true) => Mode::Write,
+        }
+    }
+
+    /// Whether the step of a worker waits for a transfer.
+    pub(crate) fn is_synchronous(&self, at: usize, transfer: usize) -> bool {
+        self.setup.synchronous && !self.is_prefill(at) && self.mode(transfer) == Mode::Read
     }
 
     pub(crate) fn is_prefill(&self, at: usize) -> bool {

@@ -4,6 +4,8 @@
 //! invariant: nothing is posted without a grant of the current connection, nor after the first
 //! failure of its transfer.
 
+use std::collections::BTreeSet;
+
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::Drain;
@@ -120,7 +122,7 @@ impl PeerRoot {
             }
             return;
         }
-        let used = self.used.iter().any(|(used, _)| *used == id);
+        let used = self.tickets.is_used(id);
         let full = self.offers.len() >= self.config.limits.offers;
         if used || full && !self.offers.contains_key(&(id, from)) {
             self.counters.declined_offers += 1;
@@ -268,9 +270,12 @@ impl PeerRoot {
 
     /// Says what lenders wait to hear: how a part of a WRITE has ended, and that what was asked for
     /// is done. The release of a READ is not said here, but when the whole transfer is closed.
-    pub(super) fn say_last_words(&mut self) {
+    pub(super) fn say_last_words(&mut self, changed: &BTreeSet<TransferId>) {
         let mut words = Vec::new();
-        for (transfer, of) in self.transfers.iter_mut().filter(|(_, of)| !of.lends()) {
+        for (transfer, of) in self.transfers.among_mut(changed) {
+            if of.lends() {
+                continue;
+            }
             let write = of.mode == Mode::Write;
             for part in of.parts.values_mut() {
                 let (Some(peer), at) = (part.peer, part.at()) else {

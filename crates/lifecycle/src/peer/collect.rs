@@ -1,9 +1,10 @@
 //! Collecting completions, in two phases: the verdicts of *all* transfers, then the acts.
 //!
-//! Called by the driver after each mutation and as often as it likes. The invariant: gathering takes
-//! `&self`, so that a failure found there changes no table, sends nothing and frees nothing; acting
-//! goes through [`Transfers::close`](super::transfer::Transfers::close), which gives a transfer out
-//! once, behind a proof for every part, and is the only source of releases and reports.
+//! Called by the driver after each mutation and as often as it likes. The invariant: gathering
+//! takes `&self`, so that a failure found there changes no table, sends nothing and frees nothing;
+//! acting goes through [`Transfers::close`](super::transfer::Transfers::close), which gives a
+//! transfer out once, behind a proof for every part, and is the only source of releases and
+//! reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,8 +67,8 @@ impl PeerRoot {
     /// Repeating it changes nothing.
     ///
     /// # Errors
-    /// [`StepFailure`] if a transfer that the step waits for has failed: nothing at all was changed.
-    /// The step is to be failed, and then named to [`step_failed`](Self::step_failed).
+    /// [`StepFailure`] if a transfer that the step waits for has failed: nothing at all was
+    /// changed. The step is to be failed, and then named to [`step_failed`](Self::step_failed).
     pub fn collect(&mut self, now: Instant) -> Result<(), StepFailure> {
         loop {
             if self.stopped.is_some() {
@@ -128,6 +129,7 @@ impl PeerRoot {
             }
             Verdict::Close => {
                 if let Some(closed) = self.transfers.close(id) {
+                    self.stirred = true;
                     self.release(id, &closed);
                     self.settle(id, &closed);
                 }
@@ -135,8 +137,8 @@ impl PeerRoot {
         }
     }
 
-    /// The step of a synchronous transfer has been failed: the transfer ends as a failed one that is
-    /// reported to nobody.
+    /// The step of a synchronous transfer has been failed: the transfer ends as a failed one that
+    /// is reported to nobody.
     pub fn step_failed(&mut self, now: Instant, id: TransferId) {
         self.refused.retain(|refused| refused.transfer != id);
         if let Some(transfer) = self.transfers.get_mut(id).filter(|of| of.synchronous) {

@@ -1,8 +1,8 @@
 //! The search for proofs, from the cheapest to the stop of the worker.
 //!
-//! Called by [`PeerRoot`] after each mutation. The invariant: time decides which proof is sought next
-//! and never replaces one. F1 is the end of what was posted; F2 closes our side; F3 takes the peer's
-//! access away, also after its death (F4); F5 stops the worker when nothing else ends.
+//! Called by [`PeerRoot`] after each mutation. The invariant: time decides which proof is sought
+//! next and never replaces one. F1 is the end of what was posted; F2 closes our side; F3 takes the
+//! peer's access away, also after its death (F4); F5 stops the worker when nothing else ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,14 +39,23 @@ fn past(now: Instant, at: Instant, millis: u64) -> bool {
 }
 
 impl PeerRoot {
-    /// Seeks the next proof for everything that has failed and is not at rest.
-    pub(super) fn search_proofs(&mut self, now: Instant) {
+    /// Seeks the next proof for what has changed, failed, and is not at rest.
+    pub(super) fn search_proofs(&mut self, now: Instant, changed: &BTreeSet<TransferId>) {
         let times = self.config.times;
-        if let Some(why) = self.hopeless(now) {
-            self.stop(why);
-            return;
+        let mut ids = changed.clone();
+        let mut urgent = None;
+        let failing = |id: &TransferId| {
+            let transfer = self.transfers.get(*id);
+            transfer.is_some_and(|of| of.failure.is_some())
+        };
+        if changed.iter().any(failing) {
+            if self.quarantined_bytes() > self.config.limits.quarantine_stop_bytes {
+                self.stop(PeerStop::Quarantine);
+                return;
+            }
+            urgent = self.urgent();
+            ids.extend(urgent);
         }
-        let urgent = self.urgent();
         let dead: BTreeSet<Incarnation> = self
             .sessions
             .iter()
@@ -54,7 +63,7 @@ impl PeerRoot {
             .collect();
         let is_dead = |part: &Part| part.peer.is_some_and(|peer| dead.contains(&peer));
         let mut needs = Needs::default();
-        for (id, of) in self.transfers.iter_mut() {
+        for (id, of) in self.transfers.among_mut(&ids) {
             let urgent = urgent == Some(id);
             if of.lends() {
                 of.search_lent(now, times, id, urgent, &mut needs);
@@ -83,8 +92,8 @@ impl PeerRoot {
         }
     }
 
-    /// Whether nothing but a stop can end in bounded time.
-    fn hopeless(&self, now: Instant) -> Option<PeerStop> {
+    /// Whether a fence has not ended in the time that it has.
+    pub(super) fn overdue(&self, now: Instant) -> Option<PeerStop> {
         let stop_ms = self.config.times.stop_ms;
         let stuck = |fence: Fence| past(now, fence.since, stop_ms);
         if self.sessions.values().any(|of| of.fence.is_some_and(stuck)) {
@@ -94,11 +103,8 @@ impl PeerRoot {
             Device::Asked(at) => past(now, at, stop_ms),
             _ => false,
         };
-        if self.transfers.iter().any(|(_, of)| owes(of)) {
-            return Some(PeerStop::Device);
-        }
-        let over = self.quarantined_bytes() > self.config.limits.quarantine_stop_bytes;
-        over.then_some(PeerStop::Quarantine)
+        let owed = self.transfers.iter().any(|(_, of)| owes(of));
+        owed.then_some(PeerStop::Device)
     }
 
     /// Above the budget the oldest failure is fenced without waiting for anything cheaper.
@@ -150,6 +156,7 @@ impl PeerRoot {
             return;
         };
         session.dial_at = now;
+        self.stirred = true;
         let retries = if session.dead {
             0
         } else {
@@ -188,6 +195,7 @@ impl PeerRoot {
             return;
         };
         session.dead = true;
+        self.stirred = true;
         session.outbox.clear();
         self.lose(peer);
         self.fail_untouched(now, peer, PeerFailure::PeerDead);

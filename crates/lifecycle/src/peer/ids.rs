@@ -1,7 +1,7 @@
 //! Names within direct transfers between engines. None of them is ever used twice.
 //!
-//! Called by everything under `peer`. The invariant: a part is named with both of its ranks, so that
-//! an acknowledgement without a rank cannot be written down.
+//! Called by everything under `peer`. The invariant: a part is named with both of its ranks, so
+//! that an acknowledgement without a rank cannot be written down.
 
 use crate::ids::Attempt;
 

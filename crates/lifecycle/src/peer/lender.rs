@@ -1,8 +1,8 @@
 //! The side whose memory is touched: prefill in a READ, decode in a WRITE.
 //!
-//! Called by [`PeerRoot`] for the claimant's messages. The invariant: a claim is granted in the same
-//! mutation that checks lease, ticket, generation and attempt; a part that was granted is at rest
-//! only by a proof that its direction accepts.
+//! Called by [`PeerRoot`] for the claimant's messages. The invariant: a claim is granted in the
+//! same mutation that checks lease, ticket, generation and attempt; a part that was granted is at
+//! rest only by a proof that its direction accepts.
 
 use std::collections::BTreeMap;
 

@@ -1,19 +1,21 @@
 //! Direct transfers between engines, prefill to decode: who may touch memory, and when it is over.
 //!
 //! ```text
-//!                       the side that lends its memory               the side that moves bytes
-//!   READ                prefill (source)                             decode (destination)
-//!   WRITE               decode (destination)                         prefill (source)
+//!             the side that lends its memory     the side that moves the bytes
+//!   READ      prefill (source)                   decode (destination)
+//!   WRITE     decode (destination)               prefill (source)
 //!
-//!   one part there:     offered ──claim──▶ live ──proof──▶ at rest   none ─▶ claiming ─▶ granted ─▶ live ─▶ at rest
-//!                          └── lease ──▶ at rest: never posted         └──── failure: never posted ───┘
+//!   a part    offered ─ claim ─▶ live            none ─▶ claiming ─▶ granted ─▶ live
+//!   there        │ lease, failure │ proof          └─ failure ─┴──────┘           │ proof
+//!                ▼                ▼                ▼                               ▼
+//!             at rest          at rest           at rest: never posted          at rest
 //! ```
 //!
-//! [`PeerRoot`] is one machine for both sides and both modes; one per worker, driven by the client's
-//! peer driver. A transfer has one outcome, set by the first fact that decides it, and each of its
-//! parts comes to rest by itself: *drained* with success (F1), or behind a *fence* (F2, F3), or
-//! because nothing was ever posted. Clocks set outcomes and choose the next proof to seek. They end
-//! offers; they never end a claim.
+//! [`PeerRoot`] is one machine for both sides and both modes; one per worker, driven by the
+//! client's peer driver. A transfer has one outcome, set by the first fact that decides it, and
+//! each of its parts comes to rest by itself: *drained* with success (F1), or behind a *fence* (F2,
+//! F3), or because nothing was ever posted. Clocks set outcomes and choose the next proof to seek.
+//! They end offers; they never end a claim.
 //!
 //! The driving contract is the crate's, with one addition: after each mutation,
 //! [`PeerRoot::collect`].
@@ -33,6 +35,7 @@ mod root;
 mod session;
 mod tables;
 mod tell;
+mod tickets;
 mod transfer;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! One part on one side: who has access, how it went, and whether it is at rest.
 //!
-//! Called by the transfers. The invariant: outcome and quiescence are separate facts, each set once;
-//! only [`Part::rest`] ends access, and it asks for a proof.
+//! Called by the transfers. The invariant: outcome and quiescence are separate facts, each set
+//! once; only [`Part::rest`] ends access, and it asks for a proof.
 
 use tessera_proto::Incarnation;
 

@@ -190,11 +190,9 @@ impl PeerRoot {
     /// Heartbeats to every process with something open. They fail nothing.
     pub(super) fn ping(&mut self, now: Instant) {
         let next = now.after_millis(self.config.times.ping_ms);
-        let peers: Vec<Incarnation> = self.sessions.keys().copied().collect();
-        for peer in peers {
-            let wants = self.wants(peer);
+        for peer in self.wanted_peers() {
             let session = self.sessions.get_mut(&peer);
-            let due = session.filter(|of| of.connection.is_some() && wants && of.ping_at <= now);
+            let due = session.filter(|of| of.connection.is_some() && of.ping_at <= now);
             let Some(session) = due else {
                 continue;
             };
@@ -202,17 +200,6 @@ impl PeerRoot {
             let digest = digest(&self.open_set(peer));
             self.send(peer, Message::Ping { digest });
         }
-    }
-
-    /// Whether a connection with the process is of use.
-    pub(super) fn wants(&self, peer: Incarnation) -> bool {
-        let unsaid = self
-            .sessions
-            .get(&peer)
-            .is_some_and(|of| !of.outbox.is_empty());
-        let mut parts = self.transfers.parts_with(peer);
-        let open = parts.any(|(_, _, part)| !part.is_over() || part.owed);
-        open || unsaid || self.releasing.iter().any(|(_, with)| *with == peer)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::peer::message::{LentPart, Message};
 use crate::peer::order::{Side, TransferOrder};
 use crate::peer::part::{Access, Part};
 use crate::peer::session::Session;
+use crate::peer::tickets::Tickets;
 use crate::peer::transfer::{Transfer, Transfers};
 use crate::shape::LayoutClass;
 
@@ -45,8 +46,7 @@ pub struct PeerRoot {
     pub(super) offers: BTreeMap<(TransferId, Incarnation), Offer>,
     /// Our last word is said, and the lender has not taken note of it.
     pub(super) releasing: BTreeSet<(TransferId, Incarnation)>,
-    /// Tickets of transfers that are over, the oldest first, each with the request it admitted.
-    pub(super) used: VecDeque<(TransferId, RequestKey)>,
+    pub(super) tickets: Tickets,
     /// Requests that an external source has failed.
     pub(super) failed_sources: BTreeSet<RequestKey>,
     pub(super) settled: Vec<Settled>,
@@ -54,6 +54,8 @@ pub struct PeerRoot {
     pub(super) refused: Vec<StepFailure>,
     pub(super) commands: VecDeque<PeerCommand>,
     pub(super) next_fence: u64,
+    /// Connections are to be made, or processes forgotten. Never set between two mutations.
+    pub(super) stirred: bool,
     pub(super) stopped: Option<PeerStop>,
     pub(super) counters: PeerCounters,
 }
@@ -68,12 +70,13 @@ impl PeerRoot {
             sessions: BTreeMap::new(),
             offers: BTreeMap::new(),
             releasing: BTreeSet::new(),
-            used: VecDeque::new(),
+            tickets: Tickets::default(),
             failed_sources: BTreeSet::new(),
             settled: Vec::new(),
             refused: Vec::new(),
             commands: VecDeque::new(),
             next_fence: 0,
+            stirred: false,
             stopped: None,
             counters: PeerCounters::default(),
         }
@@ -102,8 +105,8 @@ impl PeerRoot {
         self.transfers.get(transfer).is_some()
     }
 
-    /// Whether a data request of `peer` on `connection` may touch the memory of a part. Asked before
-    /// each, where the transport can ask.
+    /// Whether a data request of `peer` on `connection` may touch the memory of a part. Asked
+    /// before each, where the transport can ask.
     #[must_use]
     pub fn may_touch(
         &self,
@@ -136,7 +139,7 @@ impl PeerRoot {
         } = *order;
         let open = self.transfers.get(id).map(|transfer| transfer.request);
         let waits = |of: &Transfer| of.request == request && of.side == side && of.reported;
-        let again = self.used.contains(&(id, request))
+        let again = self.tickets.has(id, request)
             || open == Some(request)
             || self.transfers.iter().any(|(_, transfer)| waits(transfer));
         if again {
@@ -144,7 +147,7 @@ impl PeerRoot {
             return;
         }
         self.counters.transfers += 1;
-        if open.is_some() || self.used.iter().any(|(used, _)| *used == id) {
+        if open.is_some() || self.tickets.is_used(id) {
             self.refuse_ticket(order);
             return;
         }
@@ -196,10 +199,8 @@ impl PeerRoot {
     }
 
     pub(super) fn remember(&mut self, transfer: TransferId, request: RequestKey) {
-        self.used.push_back((transfer, request));
-        if self.used.len() > self.config.limits.tickets {
-            self.used.pop_front();
-        }
+        let limit = self.config.limits.tickets;
+        self.tickets.remember(transfer, request, limit);
     }
 
     /// Why an order cannot begin. Makes room for the processes that it names.
@@ -307,17 +308,32 @@ impl PeerRoot {
             return;
         }
         self.offers.retain(|_, offer| now <= offer.until);
+        if let Some(why) = self.overdue(now) {
+            self.stop(why);
+            return;
+        }
         self.ping(now);
+        self.transfers.touch_all();
+        self.stirred = true;
         self.advance(now);
     }
 
-    /// What follows from the facts: last words, fences, offers, claims and posts.
+    /// What follows from the facts that have changed: last words, fences, offers, claims and posts.
     pub(super) fn advance(&mut self, now: Instant) {
-        self.say_last_words();
-        self.search_proofs(now);
-        if self.stopped.is_none() {
-            self.tell_peers(now);
-            self.forget_peers();
+        loop {
+            let changed = self.transfers.take_changed();
+            if changed.is_empty() {
+                break;
+            }
+            self.say_last_words(&changed);
+            self.search_proofs(now, &changed);
+            if self.stopped.is_some() {
+                return;
+            }
+            self.tell_peers(now, &changed);
+        }
+        if std::mem::take(&mut self.stirred) {
+            self.tend_sessions(now);
         }
     }
 

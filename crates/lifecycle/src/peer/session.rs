@@ -1,7 +1,7 @@
 //! One process on the other side: its connection, what it has not acknowledged, and our fence.
 //!
-//! Called by [`PeerRoot`](super::PeerRoot). The invariant: within a connection each sequenced message
-//! is delivered once and in order; a last word is kept, over all connections, until it is
+//! Called by [`PeerRoot`](super::PeerRoot). The invariant: within a connection each sequenced
+//! message is delivered once and in order; a last word is kept, over all connections, until it is
 //! acknowledged.
 
 use std::collections::VecDeque;

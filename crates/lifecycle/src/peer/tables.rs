@@ -1,8 +1,8 @@
 //! How full the machine's tables are, what must hold of them, and what decides its future.
 //!
 //! Called by tests after each step, and by searches that must know a state they have seen. The
-//! invariant: two machines of one configuration with equal digests answer every later call alike, but
-//! for the numbers of new fences.
+//! invariant: two machines of one configuration with equal digests answer every later call alike,
+//! but for the numbers of new fences.
 
 use std::hash::{Hash, Hasher};
 
@@ -40,7 +40,7 @@ impl PeerRoot {
             offers: self.offers.len(),
             unacknowledged: self.sessions.values().map(|of| of.outbox.len()).sum(),
             peers: self.sessions.len(),
-            tickets: self.used.len(),
+            tickets: self.tickets.len(),
             failed_sources: self.failed_sources.len(),
         }
     }
@@ -60,7 +60,7 @@ impl PeerRoot {
         }
         let limits = self.config.limits;
         assert!(
-            self.used.len() <= limits.tickets,
+            self.tickets.len() <= limits.tickets,
             "too many tickets are remembered"
         );
         assert!(self.offers.len() <= limits.offers, "too many offers wait");
@@ -124,17 +124,18 @@ impl Hash for PeerRoot {
             sessions,
             offers,
             releasing,
-            used,
+            tickets,
             failed_sources,
             settled,
             refused,
             commands,
             next_fence: _,
+            stirred: _,
             stopped,
             counters: _,
         } = self;
         (transfers, sessions, offers, releasing).hash(state);
-        (used, failed_sources, settled, commands).hash(state);
+        (tickets, failed_sources, settled, commands).hash(state);
         for failure in refused {
             (failure.transfer, failure.request, failure.failure).hash(state);
         }

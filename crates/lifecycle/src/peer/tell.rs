@@ -1,21 +1,21 @@
 //! Connections, and what is said on them without being asked: offers, claims, and the posts that a
 //! grant allows.
 //!
-//! Called by [`PeerRoot`] after each mutation. The invariant: what a connection was told, and what it
-//! granted, ends with it; a part in any of these states is claimed again under a higher attempt.
+//! Called by [`PeerRoot`] after each mutation. The invariant: what a connection was told, and what
+//! it granted, ends with it; a part in any of these states is claimed again under a higher attempt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::{Move, PeerCommand};
-use crate::peer::config::PeerFailure;
-use crate::peer::ids::{ConnectionId, TransferId};
+use crate::peer::config::{PeerFailure, PeerTimes};
+use crate::peer::ids::{BlockRef, ConnectionId, TransferId};
 use crate::peer::message::{LentPart, Message};
 use crate::peer::part::{Access, Part};
 use crate::peer::root::PeerRoot;
 use crate::peer::session::Session;
-use crate::peer::transfer::Transfer;
+use crate::peer::transfer::{Device, Search, Transfer};
 
 impl PeerRoot {
     pub(super) fn connected(
@@ -37,6 +37,7 @@ impl PeerRoot {
             return;
         }
         session.ping_at = now.after_millis(self.config.times.ping_ms);
+        self.stirred = true;
         let own = self.config.incarnation;
         let again = session.again(own, peer);
         self.forget_grants(peer);
@@ -61,6 +62,7 @@ impl PeerRoot {
             return;
         };
         session.dial_at = now;
+        self.stirred = true;
         self.lose(peer);
     }
 
@@ -96,6 +98,7 @@ impl PeerRoot {
             return;
         };
         (session.dialing, session.dial_at) = (false, again);
+        self.stirred = true;
         self.fail_untouched(now, peer, failure);
     }
 
@@ -109,67 +112,20 @@ impl PeerRoot {
         }
     }
 
-    /// Dials whom it needs, and tells everybody who is connected.
-    pub(super) fn tell_peers(&mut self, now: Instant) {
-        let peers: Vec<Incarnation> = self.sessions.keys().copied().collect();
-        for peer in peers {
-            let wants = self.wants(peer);
-            let Some(session) = self.sessions.get_mut(&peer) else {
-                continue;
-            };
-            if let Some(connection) = session.connection {
-                self.tell(now, peer, connection);
-            } else if wants && session.may_dial(now) {
-                session.dialing = true;
-                self.commands.push_back(PeerCommand::Connect(peer));
+    /// Tells of what has changed: offers to those who may claim, claims to those who lend, posts to
+    /// the driver. Dials whom it cannot tell.
+    pub(super) fn tell_peers(&mut self, now: Instant, changed: &BTreeSet<TransferId>) {
+        let mut news = News::default();
+        for (id, of) in self.transfers.among_mut(changed) {
+            if of.failure.is_none() {
+                of.tell(id, now, &self.sessions, &mut news);
             }
+            let open = of.parts.values().filter(|part| !part.is_over());
+            news.peers.extend(open.filter_map(|part| part.peer));
         }
-    }
-
-    fn tell(&mut self, now: Instant, peer: Incarnation, connection: ConnectionId) {
-        let mut lent: BTreeMap<TransferId, (u64, Vec<LentPart>)> = BTreeMap::new();
-        let mut claims: BTreeMap<TransferId, Vec<LentPart>> = BTreeMap::new();
-        for (id, of) in self
-            .transfers
-            .iter_mut()
-            .filter(|(_, of)| of.failure.is_none())
-        {
-            let (lends, mode) = (of.lends(), of.mode);
-            let lease_ms = of.lease.nanos_since(now) / 1_000_000;
-            let raised = of.synchronous && of.raised;
-            let parts = of.parts.values_mut();
-            for part in parts.filter(|part| part.is_with(peer) && !raised) {
-                match part.access {
-                    Access::None if lends && part.told.is_none() => {
-                        part.told = Some(connection);
-                        part.owed = true;
-                        let offers = lent.entry(id).or_insert_with(|| (lease_ms, Vec::new()));
-                        offers.1.push(part.lent(&part.local));
-                    }
-                    Access::None if !lends && part.known => {
-                        part.access = Access::Claiming;
-                        part.owed = true;
-                        let claims = claims.entry(id).or_default();
-                        claims.push(part.lent(&part.remote));
-                    }
-                    Access::Granted(on) if on == connection && part.ready => {
-                        part.access = Access::Live;
-                        self.commands.push_back(PeerCommand::Move(Move {
-                            transfer: id,
-                            at: part.at(),
-                            peer,
-                            connection,
-                            mode,
-                            local: part.local.clone(),
-                            remote: part.remote.clone(),
-                            length_bytes: part.length_bytes,
-                        }));
-                    }
-                    _ => {}
-                }
-            }
-        }
-        for (transfer, (lease_ms, parts)) in lent {
+        let moves = news.moves.into_iter().map(PeerCommand::Move);
+        self.commands.extend(moves);
+        for ((peer, transfer), (lease_ms, parts)) in news.offers {
             self.send(
                 peer,
                 Message::Offer {
@@ -179,30 +135,43 @@ impl PeerRoot {
                 },
             );
         }
-        for (transfer, parts) in claims {
+        for ((peer, transfer), parts) in news.claims {
             self.send(peer, Message::Claim { transfer, parts });
+        }
+        for peer in news.peers {
+            self.dial(now, peer);
         }
     }
 
-    /// Forgets processes with which nothing is open: the dead, and those that went away.
-    pub(super) fn forget_peers(&mut self) {
-        let wanted = |peer: Incarnation, session: &Session| {
-            let busy = session.fence.is_some() || session.connection.is_some();
-            let live = self
-                .transfers
-                .parts_with(peer)
-                .any(|(_, _, part)| !part.is_over());
-            busy || live || !session.dead && self.wants(peer)
-        };
-        let gone: Vec<Incarnation> = self
-            .sessions
-            .iter()
-            .filter(|(peer, session)| !wanted(**peer, session))
-            .map(|(peer, _)| *peer)
-            .collect();
-        for peer in gone {
-            self.sessions.remove(&peer);
+    fn dial(&mut self, now: Instant, peer: Incarnation) {
+        let session = self.sessions.get_mut(&peer);
+        if let Some(session) = session.filter(|session| session.may_dial(now)) {
+            session.dialing = true;
+            self.commands.push_back(PeerCommand::Connect(peer));
         }
+    }
+
+    /// Dials everybody with whom something is open, and forgets those with whom nothing is: the
+    /// dead, and those that went away.
+    pub(super) fn tend_sessions(&mut self, now: Instant) {
+        let wanted = self.wanted_peers();
+        for peer in &wanted {
+            self.dial(now, *peer);
+        }
+        self.sessions.retain(|peer, session| {
+            let busy = session.fence.is_some() || session.connection.is_some();
+            busy || wanted.contains(peer)
+        });
+    }
+
+    /// Processes with which a connection is of use, or a fence is needed.
+    pub(super) fn wanted_peers(&self) -> BTreeSet<Incarnation> {
+        let parts = self.transfers.iter().flat_map(|(_, of)| of.parts.values());
+        let open = parts.filter(|part| !part.is_over() || part.owed);
+        let unsaid = self.sessions.iter().filter(|(_, of)| !of.outbox.is_empty());
+        let releasing = self.releasing.iter().map(|(_, peer)| *peer);
+        let open = open.filter_map(|part| part.peer).chain(releasing);
+        open.chain(unsaid.map(|(peer, _)| *peer)).collect()
     }
 
     /// When the machine is next due: [`handle_timeout`](Self::handle_timeout), then
@@ -214,8 +183,9 @@ impl PeerRoot {
         }
         let times = self.config.times;
         let transfers = self.transfers.iter().flat_map(|(_, of)| of.due(times));
+        let wanted = self.wanted_peers();
         let sessions = self.sessions.iter().flat_map(|(peer, session)| {
-            let wants = self.wants(*peer);
+            let wants = wanted.contains(peer);
             let stop = session
                 .fence
                 .map(|fence| fence.since.after_millis(times.stop_ms));
@@ -230,8 +200,69 @@ impl PeerRoot {
     }
 }
 
+/// What a pass over the transfers has to say.
+#[derive(Default)]
+struct News {
+    offers: BTreeMap<(Incarnation, TransferId), (u64, Vec<LentPart>)>,
+    claims: BTreeMap<(Incarnation, TransferId), Vec<LentPart>>,
+    moves: Vec<Move>,
+    /// Everybody with whom a part is open.
+    peers: BTreeSet<Incarnation>,
+}
+
+impl Transfer {
+    fn tell(
+        &mut self,
+        transfer: TransferId,
+        now: Instant,
+        sessions: &BTreeMap<Incarnation, Session>,
+        news: &mut News,
+    ) {
+        let (lends, mode) = (self.lends(), self.mode);
+        let lease_ms = self.lease.nanos_since(now) / 1_000_000;
+        for part in self.parts.values_mut() {
+            let session = part
+                .peer
+                .and_then(|peer| Some((peer, sessions.get(&peer)?)));
+            let connected = session.and_then(|(peer, of)| Some((peer, of.connection?)));
+            let Some((peer, connection)) = connected else {
+                continue;
+            };
+            match part.access {
+                Access::None if lends && part.told.is_none() => {
+                    part.told = Some(connection);
+                    part.owed = true;
+                    let offers = news.offers.entry((peer, transfer));
+                    let (_, parts) = offers.or_insert_with(|| (lease_ms, Vec::new()));
+                    parts.push(part.lent(&part.local));
+                }
+                Access::None if !lends && part.known => {
+                    part.access = Access::Claiming;
+                    part.owed = true;
+                    let claims = news.claims.entry((peer, transfer)).or_default();
+                    claims.push(part.lent(&part.remote));
+                }
+                Access::Granted(on) if on == connection && part.ready => {
+                    part.access = Access::Live;
+                    news.moves.push(Move {
+                        transfer,
+                        at: part.at(),
+                        peer,
+                        connection,
+                        mode,
+                        local: part.local.clone(),
+                        remote: part.remote.clone(),
+                        length_bytes: part.length_bytes,
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
 impl Part {
-    fn lent(&self, blocks: &[crate::peer::ids::BlockRef]) -> LentPart {
+    fn lent(&self, blocks: &[BlockRef]) -> LentPart {
         LentPart {
             at: self.at(),
             blocks: blocks.to_vec(),
@@ -241,14 +272,14 @@ impl Part {
 
 impl Session {
     fn may_dial(&self, now: Instant) -> bool {
-        self.fence.is_none() && !self.dialing && !self.dead && self.dial_at <= now
+        let idle = self.connection.is_none() && self.fence.is_none() && !self.dialing;
+        idle && !self.dead && self.dial_at <= now
     }
 }
 
 impl Transfer {
     /// When a clock next has a say in it.
-    fn due(&self, times: crate::peer::config::PeerTimes) -> [Option<Instant>; 3] {
-        use crate::peer::transfer::{Device, Search};
+    fn due(&self, times: PeerTimes) -> [Option<Instant>; 3] {
         let after = |at: Instant, millis| at.after_millis(millis).after_nanos(1);
         let device = match self.device {
             Device::Asked(at) => Some(after(at, times.stop_ms)),

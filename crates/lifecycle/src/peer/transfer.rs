@@ -5,7 +5,8 @@
 //! part has a proof. A release, a report and the end of a claim are made from a [`Closed`] and from
 //! nothing else, so that none of them can happen while something is in flight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 
 use tessera_proto::{Incarnation, Instant};
 
@@ -122,7 +123,13 @@ impl Transfer {
         }
         for part in self.parts.values_mut().filter(|part| part.is_untouched()) {
             part.conclude(Err(failure));
-            part.rest(Proof::NeverPosted);
+            // Of an earlier claim that moved, a fence was the end.
+            let moved = part.retries > 0;
+            part.rest(if moved {
+                Proof::Fenced
+            } else {
+                Proof::NeverPosted
+            });
         }
     }
 
@@ -187,33 +194,68 @@ impl Closed {
 }
 
 /// All open transfers. The only way out is [`Transfers::close`].
-#[derive(Clone, Debug, Default, Hash)]
-pub(crate) struct Transfers(BTreeMap<TransferId, Transfer>);
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Transfers {
+    open: BTreeMap<TransferId, Transfer>,
+    /// Those that were lent out to be changed since the last look. Empty between two mutations.
+    changed: BTreeSet<TransferId>,
+}
+
+impl Hash for Transfers {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.open.hash(state);
+    }
+}
 
 impl Transfers {
     /// Adds one that is not there yet.
     pub(crate) fn open(&mut self, id: TransferId, transfer: Transfer) {
-        self.0.entry(id).or_insert(transfer);
+        self.changed.insert(id);
+        self.open.entry(id).or_insert(transfer);
     }
 
     pub(crate) fn get(&self, id: TransferId) -> Option<&Transfer> {
-        self.0.get(&id)
+        self.open.get(&id)
     }
 
     pub(crate) fn get_mut(&mut self, id: TransferId) -> Option<&mut Transfer> {
-        self.0.get_mut(&id)
+        let transfer = self.open.get_mut(&id)?;
+        self.changed.insert(id);
+        Some(transfer)
+    }
+
+    /// All of them, to be changed.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (TransferId, &mut Transfer)> {
+        self.touch_all();
+        self.open.iter_mut().map(|(id, transfer)| (*id, transfer))
+    }
+
+    /// Those of `ids` that are open. They do not count as changed: this is how changes are
+    /// followed.
+    pub(crate) fn among_mut<'a>(
+        &'a mut self,
+        ids: &'a BTreeSet<TransferId>,
+    ) -> impl Iterator<Item = (TransferId, &'a mut Transfer)> {
+        let open = self.open.iter_mut().filter(|(id, _)| ids.contains(id));
+        open.map(|(id, transfer)| (*id, transfer))
+    }
+
+    /// Has everything looked at again.
+    pub(crate) fn touch_all(&mut self) {
+        self.changed.extend(self.open.keys());
+    }
+
+    /// Those that may have changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> BTreeSet<TransferId> {
+        std::mem::take(&mut self.changed)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.open.len()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TransferId, &Transfer)> {
-        self.0.iter().map(|(id, transfer)| (*id, transfer))
-    }
-
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (TransferId, &mut Transfer)> {
-        self.0.iter_mut().map(|(id, transfer)| (*id, transfer))
+        self.open.iter().map(|(id, transfer)| (*id, transfer))
     }
 
     /// Every part that is with `peer`, and its transfer.
@@ -231,9 +273,9 @@ impl Transfers {
 
     /// Takes out a transfer that is proven to be over; `None`, and no change, if it is not.
     pub(crate) fn close(&mut self, id: TransferId) -> Option<Closed> {
-        if !self.0.get(&id)?.is_proven() {
+        if !self.open.get(&id)?.is_proven() {
             return None;
         }
-        self.0.remove(&id).map(Closed)
+        self.open.remove(&id).map(Closed)
     }
 }

@@ -1,8 +1,8 @@
 //! The cells of the table of completions, for the side whose memory is written.
 //!
 //! Each cell is a function of the mode, of the order in which the parts get their facts, and of how
-//! often the completions are collected; it runs for both kinds of layout, and, where a step can wait
-//! for the transfer, for synchronous transfers as well. Named one by one beside this file.
+//! often the completions are collected; it runs for both kinds of layout, and, where a step can
+//! wait for the transfer, for synchronous transfers as well. Named one by one beside this file.
 
 use super::scene::{
     BYTES, START, Scene, TIMEOUT_MS, at, blocks, order, part, received, request, transfer,

@@ -103,6 +103,22 @@ fn a_read_that_shares_a_fenced_connection_is_claimed_again_a_bounded_number_of_t
     assert_eq!(scene.results(), received(&[2, 3], &[2, 3]));
 }
 
+/// What was written under the first claim is there, whatever becomes of the second.
+#[test]
+fn a_read_that_is_given_up_before_its_second_claim_still_owes_the_proof_of_the_device() {
+    let mut scene = Scene::live(Request, Mode::Read, Side::Destination);
+    scene.begin(2, Mode::Read, Side::Destination);
+    scene.drained(1, 0, Drain::Dirty);
+    scene.fence();
+    scene.root.cancel(scene.now, transfer(2));
+    scene.passes(2);
+    assert_eq!(scene.devices, [transfer(1), transfer(2)]);
+    scene.assert_silent();
+    scene.prove();
+    scene.passes(1);
+    assert_eq!(scene.results(), received(&[1, 2], &[1, 2]));
+}
+
 #[test]
 fn writes_that_share_a_fenced_connection_fail_and_are_computed() {
     let mut scene = Scene::live(Request, Mode::Write, Side::Source);
@@ -243,6 +259,28 @@ fn a_fence_that_must_take_access_away_replaces_one_that_only_closes() {
     scene.passes(1);
     assert_eq!(scene.results(), received(&[1, 2], &[1, 2]));
     assert_eq!(scene.root.tables().peers, 0, "the dead are forgotten");
+}
+
+/// The process is on both sides of the same peer: it pulls from it, and lends to it.
+#[test]
+fn a_fence_that_only_closes_proves_nothing_of_what_is_lent() {
+    let mut scene = Scene::live(Request, Mode::Read, Side::Destination);
+    scene.begin(2, Mode::Write, Side::Destination);
+    scene.drained(1, 0, Drain::Dirty);
+    assert_eq!(scene.fences[0].2, FenceKind::Close);
+    scene.fence();
+    scene.passes(1);
+    scene.prove();
+    scene.passes(1);
+    assert_eq!(scene.results(), received(&[1], &[1]));
+    assert!(scene.root.is_open(transfer(2)), "bytes may still land");
+    scene.connect(SECOND);
+    scene.succeed(Mode::Write, 2, 0);
+    scene.succeed(Mode::Write, 2, 1);
+    scene.passes(1);
+    scene.prove();
+    scene.passes(1);
+    assert_eq!(scene.results(), received(&[2], &[]));
 }
 
 #[test]
