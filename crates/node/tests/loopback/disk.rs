@@ -106,10 +106,7 @@ async fn clients_who_ask_for_one_object_share_one_read_of_the_disk() {
     for reader in readers {
         reader.await.expect("found");
     }
-    // On a busy machine one may come when the first read is over; that each reads for itself would
-    // be sixteen.
-    let read_bytes = stat(&node, "disk_read_bytes");
-    assert!(read_bytes < 4 * OBJECT as u64, "{read_bytes}");
+    assert_eq!(stat(&node, "disk_read_bytes"), OBJECT as u64);
     stop(node).await;
 }
 

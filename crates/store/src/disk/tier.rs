@@ -149,18 +149,19 @@ impl DiskTier {
             shared.counters.shared_reads.add(1);
             return;
         }
+        // Since RAM was asked its read may have ended: then it is there, and is not read again.
+        if let Some(pin) = shared.ram.find(&id) {
+            drop(directory);
+            return waiter(Fetched::Found(pin));
+        }
         let record = match directory.closing {
             true => None,
             false => directory.records.find(&id),
         };
         let Some(record) = record else {
-            // Since RAM was asked it may have been read and have left its disk.
-            let found = shared.ram.find(&id);
             drop(directory);
-            if found.is_none() {
-                shared.ram.count_miss();
-            }
-            return waiter(found.map_or(Fetched::Missing, Fetched::Found));
+            shared.ram.count_miss();
+            return waiter(Fetched::Missing);
         };
         shared.counters.hits.add(1);
         directory.records.touch(record);

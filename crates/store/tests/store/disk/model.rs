@@ -93,7 +93,7 @@ fn close(store: &Store) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn roomy_disk_finds_exactly_what_was_stored(steps in vec(step(), 1..80), back: bool) {

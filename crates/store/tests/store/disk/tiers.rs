@@ -1,7 +1,9 @@
 //! Both tiers together: what is acknowledged stays visible, reads are shared, removals are final.
 
 use std::slice;
+use std::sync::Barrier;
 use std::sync::mpsc::{Sender, channel};
+use std::thread;
 
 use tessera_store::{DiskConfig, Fetched, Published, RamStore, WritePolicy};
 
@@ -131,6 +133,27 @@ fn identical_concurrent_reads_share_one_read_of_the_disk() {
     }
     assert_eq!(disk.reads(), before + 1);
     assert_eq!(store.disk_stat().shared_reads, 49);
+}
+
+#[test]
+fn a_read_that_ends_while_another_asks_is_not_repeated() {
+    let disk = MemoryDisk::new(8, SEGMENT);
+    let store = open(MIB, &disk);
+    assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
+    for round in 0..200 {
+        assert!(store.ram().remove(&id(1), None));
+        let before = disk.reads();
+        let start = Barrier::new(4);
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    start.wait();
+                    assert_eq!(get(&store, 1), Some((1, 70_000)));
+                });
+            }
+        });
+        assert_eq!(disk.reads(), before + 1, "round {round}");
+    }
 }
 
 #[test]
