@@ -14,14 +14,19 @@ use std::process;
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::OFlags;
 
-use super::device::{BLOCK_BYTES, Buffer};
+use super::device::BLOCK_BYTES;
 use super::portable::allocate;
+use crate::arena::Arena;
 
-/// A file that is read and written in blocks of one size, past the page cache.
+/// A file that is read and written in blocks of one size, past the page cache, from and into memory
+/// like that of the store: huge pages make the kernel twice as fast, so that a loop over others
+/// would be no floor.
 pub struct RawDisk {
     file: File,
     ring: IoUring,
-    memory: Vec<Buffer>,
+    /// A block for each that may be in flight, its slot.
+    memory: Arena,
+    depth: usize,
     block_bytes: usize,
 }
 
@@ -39,7 +44,7 @@ impl RawDisk {
     /// `depth` transfers in flight.
     ///
     /// # Errors
-    /// The file system has no direct I/O or no room, or the kernel gives no ring.
+    /// The file system has no direct I/O or no room, or the kernel gives no ring or no memory.
     ///
     /// # Panics
     /// If a block is no multiple of [`BLOCK_BYTES`].
@@ -52,10 +57,13 @@ impl RawDisk {
         let bytes = blocks * block_bytes as u64;
         file.set_len(bytes)?;
         allocate(&file, 0, bytes)?;
+        let ring = IoUring::new(depth)?;
+        let depth = depth as usize;
         Ok(Self {
             file,
-            ring: IoUring::new(depth)?,
-            memory: (0..depth).map(|_| Buffer::new(block_bytes)).collect(),
+            ring,
+            memory: Arena::map(depth * block_bytes, 1).map_err(io::Error::other)?,
+            depth,
             block_bytes,
         })
     }
@@ -69,7 +77,7 @@ impl RawDisk {
         direction: Direction,
         mut blocks: impl Iterator<Item = u64>,
     ) -> io::Result<()> {
-        let mut idle: Vec<usize> = (0..self.memory.len()).collect();
+        let mut idle: Vec<usize> = (0..self.depth).collect();
         let mut outcome = Ok(());
         loop {
             while outcome.is_ok()
@@ -81,7 +89,7 @@ impl RawDisk {
                 };
                 self.begin(direction, slot, block);
             }
-            if idle.len() == self.memory.len() {
+            if idle.len() == self.depth {
                 return outcome;
             }
             if let Err(error) = self.ring.submit_and_wait(1)
@@ -105,7 +113,10 @@ impl RawDisk {
         let fd = types::Fd(self.file.as_raw_fd());
         let at = block * self.block_bytes as u64;
         let length = u32::try_from(self.block_bytes).expect("a block is below 4 GiB");
-        let memory = self.memory[slot].bytes_mut().as_mut_ptr();
+        let memory = self
+            .memory
+            .address(slot * self.block_bytes, self.block_bytes);
+        let memory = memory.as_ptr();
         let entry = match direction {
             Direction::Read => opcode::Read::new(fd, memory, length).offset(at).build(),
             Direction::Write => opcode::Write::new(fd, memory, length).offset(at).build(),
@@ -120,7 +131,17 @@ impl RawDisk {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
+
+    impl RawDisk {
+        fn slot(&mut self, slot: usize) -> &mut [u8] {
+            let memory = self.memory.address(slot * BLOCK_BYTES, BLOCK_BYTES);
+            // SAFETY: the memory is this value's, zero at first, and nothing is in flight.
+            unsafe { slice::from_raw_parts_mut(memory.as_ptr(), BLOCK_BYTES) }
+        }
+    }
 
     #[test]
     fn every_block_goes_round_at_any_depth() {
@@ -128,16 +149,14 @@ mod tests {
         for depth in [1, 3, 64] {
             let path = folder.path().join("raw");
             let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth).expect("direct I/O");
-            for memory in &mut disk.memory {
-                memory.bytes_mut().fill(9);
-            }
+            (0..disk.depth).for_each(|slot| disk.slot(slot).fill(9));
             disk.run(Direction::Write, 0..10).expect("written");
             let written = std::fs::read(&path).expect("there");
             assert!(written.len() == 10 * BLOCK_BYTES && written.iter().all(|byte| *byte == 9));
-            disk.memory[0].bytes_mut().fill(0);
+            disk.slot(0).fill(0);
             disk.run(Direction::Read, (0..10).cycle().take(100))
                 .expect("read");
-            assert!(disk.memory[0].bytes().iter().all(|byte| *byte == 9));
+            assert!(disk.slot(0).iter().all(|byte| *byte == 9));
             let beyond = disk
                 .run(Direction::Read, 8..20)
                 .expect_err("beyond the end");
