@@ -4,6 +4,7 @@
 //! Called by `tessera bench` only. Invariant: as in `uring.rs`, the kernel has no transfer left
 //! when a call returns.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,13 +20,14 @@ use super::portable::allocate;
 use crate::arena::Arena;
 
 /// A file that is read and written in blocks of one size, past the page cache, from and into memory
-/// like that of the store: huge pages make the kernel twice as fast, so that a loop over others
-/// would be no floor.
+/// like that of the store: in huge pages, which make the kernel twice as fast, and more than a
+/// cache holds, each block used in turn.
 pub struct RawDisk {
     file: File,
     ring: IoUring,
-    /// A block for each that may be in flight, its slot.
     memory: Arena,
+    /// Blocks of the memory, the one longest idle first.
+    idle: VecDeque<usize>,
     depth: usize,
     block_bytes: usize,
 }
@@ -40,16 +42,22 @@ pub enum Direction {
 }
 
 impl RawDisk {
-    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], and keeps up to
-    /// `depth` transfers in flight.
+    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], with `memory` blocks
+    /// to move them from and to, and keeps up to `depth` transfers in flight.
     ///
     /// # Errors
     /// The file system has no direct I/O or no room, or the kernel gives no ring or no memory.
     ///
     /// # Panics
-    /// If a block is no multiple of [`BLOCK_BYTES`].
-    pub fn create(path: &Path, blocks: u64, block_bytes: usize, depth: u32) -> io::Result<Self> {
-        assert!(block_bytes.is_multiple_of(BLOCK_BYTES));
+    /// If a block is no multiple of [`BLOCK_BYTES`], or there are fewer of them than are in flight.
+    pub fn create(
+        path: &Path,
+        blocks: u64,
+        block_bytes: usize,
+        depth: u32,
+        memory: usize,
+    ) -> io::Result<Self> {
+        assert!(block_bytes.is_multiple_of(BLOCK_BYTES) && memory >= depth as usize);
         let direct = i32::try_from(OFlags::DIRECT.bits()).expect("a flag of open");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
@@ -58,12 +66,12 @@ impl RawDisk {
         file.set_len(bytes)?;
         allocate(&file, 0, bytes)?;
         let ring = IoUring::new(depth)?;
-        let depth = depth as usize;
         Ok(Self {
             file,
             ring,
-            memory: Arena::map(depth * block_bytes, 1).map_err(io::Error::other)?,
-            depth,
+            memory: Arena::map(memory * block_bytes, 1).map_err(io::Error::other)?,
+            idle: (0..memory).collect(),
+            depth: depth as usize,
             block_bytes,
         })
     }
@@ -77,19 +85,17 @@ impl RawDisk {
         direction: Direction,
         mut blocks: impl Iterator<Item = u64>,
     ) -> io::Result<()> {
-        let mut idle: Vec<usize> = (0..self.depth).collect();
         let mut outcome = Ok(());
+        let mut in_flight = 0;
         loop {
-            while outcome.is_ok()
-                && let Some(slot) = idle.pop()
+            while in_flight < self.depth
+                && outcome.is_ok()
+                && let Some(block) = blocks.next()
             {
-                let Some(block) = blocks.next() else {
-                    idle.push(slot);
-                    break;
-                };
-                self.begin(direction, slot, block);
+                self.begin(direction, block);
+                in_flight += 1;
             }
-            if idle.len() == self.depth {
+            if in_flight == 0 {
                 return outcome;
             }
             if let Err(error) = self.ring.submit_and_wait(1)
@@ -99,7 +105,9 @@ impl RawDisk {
                 process::abort();
             }
             for completion in self.ring.completion() {
-                idle.push(usize::try_from(completion.user_data()).expect("a slot of ours"));
+                in_flight -= 1;
+                let slot = usize::try_from(completion.user_data()).expect("a slot of ours");
+                self.idle.push_back(slot);
                 match usize::try_from(completion.result()) {
                     Ok(moved) if moved == self.block_bytes => {}
                     Ok(_) => outcome = Err(io::ErrorKind::UnexpectedEof.into()),
@@ -109,7 +117,11 @@ impl RawDisk {
         }
     }
 
-    fn begin(&mut self, direction: Direction, slot: usize, block: u64) {
+    fn begin(&mut self, direction: Direction, block: u64) {
+        let slot = self
+            .idle
+            .pop_front()
+            .expect("more memory than is in flight");
         let fd = types::Fd(self.file.as_raw_fd());
         let at = block * self.block_bytes as u64;
         let length = u32::try_from(self.block_bytes).expect("a block is below 4 GiB");
@@ -148,15 +160,15 @@ mod tests {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a folder");
         for depth in [1, 3, 64] {
             let path = folder.path().join("raw");
-            let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth).expect("direct I/O");
-            (0..disk.depth).for_each(|slot| disk.slot(slot).fill(9));
+            let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth, 70).expect("direct I/O");
+            (0..70).for_each(|slot| disk.slot(slot).fill(9));
             disk.run(Direction::Write, 0..10).expect("written");
             let written = std::fs::read(&path).expect("there");
             assert!(written.len() == 10 * BLOCK_BYTES && written.iter().all(|byte| *byte == 9));
-            disk.slot(0).fill(0);
+            (0..70).for_each(|slot| disk.slot(slot).fill(0));
             disk.run(Direction::Read, (0..10).cycle().take(100))
                 .expect("read");
-            assert!(disk.slot(0).iter().all(|byte| *byte == 9));
+            assert!((0..70).all(|slot| disk.slot(slot) == [9; BLOCK_BYTES]));
             let beyond = disk
                 .run(Direction::Read, 8..20)
                 .expect_err("beyond the end");
