@@ -6,12 +6,13 @@
 
 use std::collections::BTreeSet;
 
+use tessera_proto::peer::{
+    ConnectionId, LentPart, Message, PartAttempt, PartId, Proof, TransferId,
+};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::Drain;
 use crate::peer::config::PeerFailure;
-use crate::peer::ids::{ConnectionId, PartAttempt, PartId, TransferId};
-use crate::peer::message::{LentPart, Message, Proof};
 use crate::peer::order::Mode;
 use crate::peer::part::{Access, Asked, Part};
 use crate::peer::root::{Offer, PeerRoot};

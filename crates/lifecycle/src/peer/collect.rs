@@ -8,12 +8,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tessera_proto::peer::{Message, PartAttempt, Proof, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::{PeerCommand, StepFailure};
 use crate::peer::config::PeerFailure;
-use crate::peer::ids::{PartAttempt, TransferId};
-use crate::peer::message::{Message, Proof};
 use crate::peer::order::{Mode, Side};
 use crate::peer::part::{Access, Part};
 use crate::peer::root::{PeerRoot, Settled};

@@ -3,12 +3,12 @@
 //! Closed lists: the driver executes every command and answers as each says.
 
 use tessera_proto::Incarnation;
+use tessera_proto::peer::{BlockRef, ConnectionId, Frame, PartAttempt, PartId, TransferId};
 use thiserror::Error;
 
 use crate::ids::RequestKey;
 use crate::peer::config::{PeerFailure, PeerStop};
-use crate::peer::ids::{BlockRef, ConnectionId, FenceId, PartAttempt, PartId, TransferId};
-use crate::peer::message::Frame;
+use crate::peer::ids::FenceId;
 use crate::peer::order::Mode;
 
 /// Which fence of a connection.

@@ -126,7 +126,7 @@ pub enum PeerFailure {
     /// An external source has failed this request before: it computes.
     #[error("a source has failed this request before")]
     SourceFailed,
-    /// The order contradicts itself or this worker's rank.
+    /// The order contradicts itself or this worker's rank, or is larger than a message can say.
     #[error("order is malformed")]
     Malformed,
     /// Too much memory waits for a proof, or too many transfers are open.

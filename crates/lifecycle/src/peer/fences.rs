@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tessera_proto::peer::{Message, PartId, Proof, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::{FenceKind, PeerCommand};
 use crate::peer::config::{PeerFailure, PeerStop, PeerTimes};
-use crate::peer::ids::{FenceId, PartId, TransferId};
-use crate::peer::message::{Message, Proof};
+use crate::peer::ids::FenceId;
 use crate::peer::order::Mode;
 use crate::peer::part::{Asked, Part};
 use crate::peer::root::PeerRoot;

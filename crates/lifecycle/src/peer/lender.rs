@@ -6,11 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use tessera_proto::peer::{LentPart, Message, PartAttempt, Proof, Refusal, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::config::PeerFailure;
-use crate::peer::ids::{PartAttempt, TransferId};
-use crate::peer::message::{LentPart, Message, Proof, Refusal};
 use crate::peer::order::{Mode, Side};
 use crate::peer::part::Access;
 use crate::peer::root::PeerRoot;

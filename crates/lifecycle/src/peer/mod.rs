@@ -27,7 +27,6 @@ mod config;
 mod fences;
 mod ids;
 mod lender;
-mod message;
 mod order;
 mod part;
 mod receive;
@@ -45,8 +44,11 @@ pub use command::{Drain, FenceKind, Move, PeerCommand, PeerEvent, PeerResults, S
 pub use config::{
     PeerConfig, PeerCounters, PeerFailure, PeerGauges, PeerLimits, PeerStop, PeerTimes,
 };
-pub use ids::{BlockRef, ConnectionId, FenceId, Generation, PartAttempt, PartId, TransferId};
-pub use message::{Frame, LentPart, Message, Proof, Refusal};
+pub use ids::FenceId;
 pub use order::{Mode, PartOrder, Side, TransferOrder};
 pub use root::PeerRoot;
 pub use tables::PeerTables;
+pub use tessera_proto::peer::{
+    Attempt, BlockRef, ConnectionId, Frame, Generation, LentPart, Message, PartAttempt, PartId,
+    Proof, Refusal, TransferId,
+};

@@ -3,10 +3,13 @@
 //! Called by whoever turns an engine's plan into transfers. The invariant: mode and side alone say
 //! who lends memory and who moves bytes.
 
+use std::collections::BTreeMap;
+
 use tessera_proto::Incarnation;
+use tessera_proto::limits::{PEER_BLOCKS_MAX, PEER_PARTS_MAX};
+use tessera_proto::peer::{BlockRef, PartId, TransferId};
 
 use crate::ids::RequestKey;
-use crate::peer::ids::{BlockRef, PartId, TransferId};
 
 /// Who moves the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,4 +77,24 @@ pub struct TransferOrder {
     pub timeout_ms: u64,
     /// For lenders: how long parts can be claimed.
     pub lease_ms: u64,
+}
+
+impl TransferOrder {
+    /// Whether one message can name all parts between this worker and another, with the blocks of
+    /// either side.
+    pub(crate) fn fits_messages(&self) -> bool {
+        let mut between: BTreeMap<u16, (usize, usize)> = BTreeMap::new();
+        for of in &self.parts {
+            let other = match self.side {
+                Side::Source => of.part.destination,
+                Side::Destination => of.part.source,
+            };
+            let (parts, blocks) = between.entry(other).or_default();
+            *parts += 1;
+            *blocks += of.local.len().max(of.remote.len());
+        }
+        let (parts_max, blocks_max) = (PEER_PARTS_MAX as usize, PEER_BLOCKS_MAX as usize);
+        let mut between = between.values();
+        between.all(|(parts, blocks)| *parts <= parts_max && *blocks <= blocks_max)
+    }
 }

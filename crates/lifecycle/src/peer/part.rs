@@ -4,11 +4,9 @@
 //! once; only [`Part::rest`] ends access, and it asks for a proof.
 
 use tessera_proto::Incarnation;
+use tessera_proto::peer::{Attempt, BlockRef, ConnectionId, PartAttempt, PartId, Proof};
 
-use crate::ids::Attempt;
 use crate::peer::config::PeerFailure;
-use crate::peer::ids::{BlockRef, ConnectionId, PartAttempt, PartId};
-use crate::peer::message::Proof;
 use crate::peer::order::PartOrder;
 
 /// Who may touch the memory of a part.

@@ -4,11 +4,11 @@
 //! or of another process start, does more than move a counter, unless it is the next of its
 //! connection.
 
+use tessera_proto::limits::PEER_ENTRIES_MAX;
+use tessera_proto::peer::{ConnectionId, Frame, Message, PartAttempt, PartId, Proof, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::PeerCommand;
-use crate::peer::ids::{ConnectionId, PartAttempt, PartId, TransferId};
-use crate::peer::message::{Frame, Message, Proof};
 use crate::peer::part::{Access, Asked};
 use crate::peer::root::PeerRoot;
 use crate::peer::session::Taken;
@@ -131,6 +131,14 @@ impl PeerRoot {
         open.map(|(id, _, part)| (id, part.id)).collect()
     }
 
+    /// Sends the open set, in as many messages as it needs.
+    pub(super) fn send_open_set(&mut self, peer: Incarnation, open: Vec<(TransferId, PartId)>) {
+        for open in open.chunks(PEER_ENTRIES_MAX as usize) {
+            let open = open.to_vec();
+            self.send(peer, Message::OpenSet { open });
+        }
+    }
+
     /// Whether a part is known here, open or on its way out.
     fn knows(&self, from: Incarnation, id: TransferId, part: PartId) -> bool {
         let open = self.transfers.get(id).and_then(|of| of.parts.get(&part));
@@ -174,7 +182,7 @@ impl PeerRoot {
         self.send(from, Message::Pong);
         let open = self.open_set(from);
         if digest(&open) != theirs {
-            self.send(from, Message::OpenSet { open });
+            self.send_open_set(from, open);
         }
     }
 

@@ -6,13 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use tessera_proto::peer::{Attempt, ConnectionId, LentPart, Message, PartId, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
-use crate::ids::{Attempt, RequestKey};
+use crate::ids::RequestKey;
 use crate::peer::command::{PeerCommand, PeerEvent, PeerResults, StepFailure};
 use crate::peer::config::{PeerConfig, PeerCounters, PeerFailure, PeerGauges, PeerStop};
-use crate::peer::ids::{ConnectionId, PartId, TransferId};
-use crate::peer::message::{LentPart, Message};
 use crate::peer::order::{Side, TransferOrder};
 use crate::peer::part::{Access, Part};
 use crate::peer::session::Session;
@@ -215,6 +214,7 @@ impl PeerRoot {
         let unnamed =
             |peer: Option<Incarnation>| peer.is_none() && !(lends && order.side == Side::Source);
         let malformed = distinct.len() != order.parts.len()
+            || !order.fits_messages()
             || order.parts.iter().any(|part| {
                 own(part.part) != self.config.rank
                     || unnamed(part.peer)

@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
+use tessera_proto::peer::{ConnectionId, Frame, Message};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::FenceKind;
-use crate::peer::ids::{ConnectionId, FenceId};
-use crate::peer::message::{Frame, Message};
+use crate::peer::ids::FenceId;
 
 /// A fence that is not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tessera_proto::limits::LEASE_MS_MAX;
+use tessera_proto::peer::{BlockRef, ConnectionId, LentPart, Message, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::{Move, PeerCommand};
 use crate::peer::config::{PeerFailure, PeerTimes};
-use crate::peer::ids::{BlockRef, ConnectionId, TransferId};
-use crate::peer::message::{LentPart, Message};
 use crate::peer::part::{Access, Part};
 use crate::peer::root::PeerRoot;
 use crate::peer::session::Session;
@@ -44,9 +44,7 @@ impl PeerRoot {
         self.commands
             .extend(again.into_iter().map(PeerCommand::Send));
         let open = self.open_set(peer);
-        if !open.is_empty() {
-            self.send(peer, Message::OpenSet { open });
-        }
+        self.send_open_set(peer, open);
     }
 
     pub(super) fn disconnected(
@@ -220,6 +218,7 @@ impl Transfer {
     ) {
         let (lends, mode) = (self.lends(), self.mode);
         let lease_ms = self.lease.nanos_since(now) / 1_000_000;
+        let lease_ms = lease_ms.min(u64::from(LEASE_MS_MAX));
         for part in self.parts.values_mut() {
             let session = part
                 .peer

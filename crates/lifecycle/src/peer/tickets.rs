@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use tessera_proto::peer::TransferId;
+
 use crate::ids::RequestKey;
-use crate::peer::ids::TransferId;
 
 /// The newest tickets, each with the requests that came with it.
 #[derive(Clone, Debug, Default, Hash)]

@@ -8,12 +8,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
+use tessera_proto::peer::{PartId, Proof, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::ids::RequestKey;
 use crate::peer::config::PeerFailure;
-use crate::peer::ids::{PartId, TransferId};
-use crate::peer::message::Proof;
 use crate::peer::order::{Mode, Side, TransferOrder};
 use crate::peer::part::{Access, Part};
 

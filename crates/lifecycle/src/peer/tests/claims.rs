@@ -1,10 +1,11 @@
 //! What a lender grants, what it refuses, and what it takes for a proof.
 
+use tessera_proto::peer::Attempt;
+
 use super::scene::{
     BYTES, FIRST, LEASE_MS, OWN, PEER, START, STRANGER, Scene, TIMEOUT_MS, at, blocks, order, part,
     received, sent, transfer,
 };
-use crate::ids::Attempt;
 use crate::peer::{
     ConnectionId, FenceKind, LentPart, Message, Mode, PartAttempt, PartId, PeerEvent, Proof,
     Refusal, Side,

@@ -1,12 +1,12 @@
 //! The search for proofs: which fence, when, what it proves, and for whom.
 
 use tessera_proto::Instant;
+use tessera_proto::peer::Attempt;
 
 use super::scene::{
     BYTES, FIRST, PEER, SECOND, Scene, TIMEOUT_MS, at, config, order, part, received, request,
     sent, transfer,
 };
-use crate::ids::Attempt;
 use crate::peer::{
     Drain, FenceId, FenceKind, Message, Mode, PartAttempt, PeerEvent, PeerResults, PeerStop, Proof,
     Side,

@@ -1,10 +1,11 @@
 //! Sequences, doubles, gaps, and what two sides agree on after a connection is lost.
 
+use tessera_proto::peer::Attempt;
+
 use super::scene::{
     FIRST, PEER, SECOND, START, Scene, TIMEOUT_MS, at, blocks, order, part, received, sent,
     transfer,
 };
-use crate::ids::Attempt;
 use crate::peer::{Drain, LentPart, Message, Mode, PartAttempt, PeerEvent, Proof, Side};
 use crate::shape::LayoutClass::Request;
 

@@ -8,3 +8,4 @@ mod fences;
 mod messages;
 mod orders;
 mod scene;
+mod sizes;

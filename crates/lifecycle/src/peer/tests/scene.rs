@@ -2,9 +2,10 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use tessera_proto::peer::Attempt;
 use tessera_proto::{Incarnation, Instant};
 
-use crate::ids::{Attempt, RequestKey};
+use crate::ids::RequestKey;
 use crate::peer::{
     BlockRef, ConnectionId, Drain, FenceId, FenceKind, Frame, Generation, LentPart, Message, Mode,
     Move, PartAttempt, PartId, PartOrder, PeerCommand, PeerConfig, PeerEvent, PeerLimits,

@@ -1,11 +1,10 @@
 //! What two processes say to each other about a transfer.
 //!
-//! Called by [`PeerRoot`](super::PeerRoot) and by the codec of its driver. Everything but
-//! [`Message::Ping`] and [`Message::Pong`] is sequenced: delivered in order and once within a
-//! connection, and at least once over all connections of two process starts.
+//! Called by the machine of transfers on either side. Everything but [`Message::Ping`] and
+//! [`Message::Pong`] is sequenced: delivered in order and once within a connection. The bytes are
+//! drawn in `docs/wire.md`.
 
-use tessera_proto::Incarnation;
-
+use crate::message::Incarnation;
 use crate::peer::ids::{BlockRef, ConnectionId, PartAttempt, PartId, TransferId};
 
 /// Why nothing can touch a part's memory any more.
@@ -48,7 +47,7 @@ pub enum Message {
     Offer {
         /// The transfer.
         transfer: TransferId,
-        /// How long they can be claimed.
+        /// How long they can be claimed, at most [`LEASE_MS_MAX`](crate::limits::LEASE_MS_MAX).
         lease_ms: u64,
         /// The parts.
         parts: Vec<LentPart>,
@@ -187,7 +186,7 @@ pub struct Frame {
     pub to: Incarnation,
     /// The connection that it is for.
     pub connection: ConnectionId,
-    /// Its place on this connection, from 1; 0 if it has none.
+    /// Its place on this connection, from 1; 0 exactly if its message has none.
     pub sequence: u64,
     /// All up to this have come from the receiver.
     pub acknowledged: u64,
