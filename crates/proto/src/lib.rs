@@ -2,8 +2,8 @@
 //!
 //! Holds: identity (namespace, object key, object id), the stored object header, the wire frame
 //! header and its messages, what engines say to each other about direct transfers, ring placement,
-//! and the limits that bound all of them. May import: no other crate of ours. Never sees: a runtime,
-//! a socket, a file, a clock, randomness, `unsafe`.
+//! and the limits that bound all of them. May import: no other crate of ours. Never sees: a
+//! runtime, a socket, a file, a clock, randomness, `unsafe`.
 //!
 //! Every decoder takes bytes from an untrusted party: it checks each declared length against a
 //! named limit before it allocates or does arithmetic, consumes its input exactly, and answers with

@@ -132,7 +132,7 @@ impl PeerRoot {
     }
 
     /// Sends the open set, in as many messages as it needs.
-    pub(super) fn send_open_set(&mut self, peer: Incarnation, open: Vec<(TransferId, PartId)>) {
+    pub(super) fn send_open_set(&mut self, peer: Incarnation, open: &[(TransferId, PartId)]) {
         for open in open.chunks(PEER_ENTRIES_MAX as usize) {
             let open = open.to_vec();
             self.send(peer, Message::OpenSet { open });
@@ -182,7 +182,7 @@ impl PeerRoot {
         self.send(from, Message::Pong);
         let open = self.open_set(from);
         if digest(&open) != theirs {
-            self.send_open_set(from, open);
+            self.send_open_set(from, &open);
         }
     }
 

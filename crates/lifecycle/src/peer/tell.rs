@@ -44,7 +44,7 @@ impl PeerRoot {
         self.commands
             .extend(again.into_iter().map(PeerCommand::Send));
         let open = self.open_set(peer);
-        self.send_open_set(peer, open);
+        self.send_open_set(peer, &open);
     }
 
     pub(super) fn disconnected(
