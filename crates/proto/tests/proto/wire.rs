@@ -240,7 +240,7 @@ fn kind(name: &str) -> Kind {
         .expect("a kind of this version")
 }
 
-fn variant(error: &DecodeError) -> &'static str {
+pub(crate) fn variant(error: &DecodeError) -> &'static str {
     match error {
         DecodeError::Truncated { .. } => "Truncated",
         DecodeError::Trailing { .. } => "Trailing",
