@@ -157,9 +157,10 @@ pub const TABLE: &[OptionDoc] = &[
             max: 600_000,
         },
         default: "120000",
-        meaning: "How long the proof may take that block memory is at rest: the answer of a device, \
-                  the return of memory that was called back. Then the worker stops, because what \
-                  may still be written is never used again. Longer than a step computes.",
+        meaning: "How long the proof may take that block memory is at rest: the answer of a \
+                  device, the return of memory that was called back. Then the worker stops, \
+                  because what may still be written is never used again. Longer than a step \
+                  computes.",
     },
     OptionDoc {
         key: "connect_timeout_ms",

@@ -136,8 +136,8 @@ impl<R: Remote> WorkerDriver<R> {
     ///
     /// Parts that were not issued are dropped at once. Those under way may end by themselves for
     /// `preempt_timeout_ms`; then their memory is called back, which costs an answer that has begun
-    /// its connection. Memory that does not come back even so, or a device that owes its fence, stops
-    /// the worker.
+    /// its connection. Memory that does not come back even so, or a device that owes its fence,
+    /// stops the worker.
     ///
     /// # Errors
     /// [`DriverError::Memory`]: the memory may be written for ever, and the step must not go on.
