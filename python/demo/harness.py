@@ -217,14 +217,17 @@ class Run:
 
 
 class Nursery(Process):
-    """A process that has imported vLLM and forks engines, which so start in a third of the time."""
+    """A process that has imported vLLM and forks engines, which so start in a third of the time.
 
-    def __init__(self, log: Path) -> None:
+    Engines import from the folders of `paths` too.
+    """
+
+    def __init__(self, log: Path, paths: Sequence[Path] = ()) -> None:
         self.socket = log.with_suffix(".socket")
         self.socket.unlink(missing_ok=True)
-        super().__init__(
-            spawn([sys.executable, ENGINE, "--fork", self.socket], log, ENVIRONMENT), log
-        )
+        found = [str(path) for path in paths] + [os.environ.get("PYTHONPATH", "")]
+        env = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, found))}
+        super().__init__(spawn([sys.executable, ENGINE, "--fork", self.socket], log, env), log)
         assert self.line(START_S).strip() == "listening"
 
     def fork(self, settings: dict[str, Any], log: Path, env: dict[str, str]) -> Forked:

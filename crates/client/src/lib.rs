@@ -33,5 +33,5 @@ pub use tessera_proto::{
     Expectation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId, checksum,
 };
 pub use tessera_transport::{
-    Address, CudaDriver, Device, DeviceError, Lent, Region, Segments, SimDevice,
+    Address, CudaDriver, Device, DeviceError, FenceSide, Lent, Region, Segments, SimDevice,
 };

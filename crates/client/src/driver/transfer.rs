@@ -46,8 +46,8 @@ pub(super) struct Shared<R> {
     pub(super) staging: Arc<Staging>,
     pub(super) stores: Semaphore,
     pub(super) store_timeout: Duration,
-    pub(super) fence_limit: Duration,
-    pub(super) preempt_limit: Duration,
+    pub(super) proof_timeout: Duration,
+    pub(super) preempt_timeout: Duration,
     pub(super) machine: Mutex<Machine>,
     pub(super) changed: Condvar,
     pub(super) runtime: Handle,
@@ -282,7 +282,7 @@ impl<R: Remote> Shared<R> {
         };
         let length_bytes = expectation.length_bytes;
         let lease = fetch.lease.map(lease_of);
-        let (own, limit) = (Arc::clone(shared), shared.fence_limit);
+        let (own, limit) = (Arc::clone(shared), shared.proof_timeout);
         let task = {
             let until = until.clone();
             async move { own.remote.fetch(expectation, lease, lent, until).await }
