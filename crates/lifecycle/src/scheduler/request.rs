@@ -94,6 +94,19 @@ pub(crate) enum Lookup {
     Zero { computed: u64, limit: u64 },
 }
 
+impl Lookup {
+    /// The promise, taken out; whatever else stands here stays.
+    pub(crate) fn take_hit(&mut self) -> Option<Hit> {
+        match std::mem::take(self) {
+            Self::Hit(hit) => Some(hit),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
 /// A load under way.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Load {
