@@ -270,11 +270,9 @@ impl SchedulerRoot {
                     table.extend_from_slice(blocks);
                 }
             }
-            Some(life) if computed >= life.start => life.tables.clone_from(&scheduled.blocks),
             life => {
                 *life = Some(Life {
                     tables: scheduled.blocks.clone(),
-                    start: computed,
                     next_chunk: vec![computed / chunk_tokens; groups],
                 });
             }
@@ -292,17 +290,13 @@ impl SchedulerRoot {
             return;
         };
         let computed = scheduled.computed_tokens;
-        if computed < life.start {
-            // The engine has taken tokens back, as when another connector's load failed under them.
-            life.start = computed;
-            for next in &mut life.next_chunk {
-                *next = (*next).min(computed / chunk_tokens);
-            }
-        }
         let end = computed + scheduled.scheduled_tokens;
         let known = u64::try_from(entry.hashes.chunks().len()).unwrap_or(u64::MAX);
         let chunks = (end / chunk_tokens).min(known);
         for (group, next) in life.next_chunk.iter_mut().enumerate() {
+            // What the engine takes back, as when another connector's load has failed under it, it
+            // computes again, perhaps from other tokens.
+            *next = (*next).min(computed / chunk_tokens);
             let table = life.tables.get(group).map_or(&[][..], Vec::as_slice);
             while *next < chunks {
                 let piece = Piece {

@@ -164,6 +164,30 @@ fn tokens_that_the_engine_takes_back_are_saved_when_they_are_computed_again() {
 }
 
 #[test]
+fn tokens_that_are_computed_again_as_others_are_saved_as_those() {
+    let mut scene = Scene::full();
+    let plan = scene.schedule(&[new_request("a", 1, (0, 16))]);
+    assert_eq!(saved(&plan, 0), [[1, 2], [3, 4]]);
+    let mut again = next_step("a", 8, 8);
+    again.hashes = hashes(b'z', 16).split_off(2);
+    again.hashes_from = 2;
+    let plan = scene.schedule(&[again]);
+    assert_eq!(saved(&plan, 0), [[3, 4]]);
+    let hash = plan.saves[0].hash.block_hash().unwrap();
+    assert_eq!(hash.as_bytes(), [b'z', 3, 1]);
+}
+
+#[test]
+fn whole_tables_begin_a_new_life_whatever_was_known() {
+    let mut scene = Scene::full();
+    scene.schedule(&[new_request("a", 1, (0, 16))]);
+    let mut again = new_request("a", 1, (8, 24));
+    again.blocks = vec![vec![21, 22, 23, 24, 25, 26]];
+    let plan = scene.schedule(&[again]);
+    assert_eq!(saved(&plan, 0), [[23, 24], [25, 26]]);
+}
+
+#[test]
 fn empty_steps_count_and_reset() {
     let mut scene = Scene::full();
     assert_eq!(scene.promised("a", 33, 0), Some(32));
