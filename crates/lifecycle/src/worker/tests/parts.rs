@@ -94,7 +94,9 @@ fn objects_that_came_and_orders_that_came_again_are_counted() {
     let mut scene = Scene::new(&full());
     let mut plan = scene.plan();
     plan.loads = vec![order(1, 1); 3];
+    assert!(!scene.root.is_any_loading());
     scene.begin(&plan);
+    assert!(scene.root.is_any_loading());
     scene.fence();
     scene.fetched(Ok(()));
     scene.fetched(Err(LoadFailure::Miss));
