@@ -42,14 +42,14 @@ pub enum Direction {
 }
 
 impl RawDisk {
-    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], with `memory` blocks
-    /// to move them from and to, and keeps up to `depth` transfers in flight.
+    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], that are moved from
+    /// and to `memory` blocks in turn, and keeps up to `depth` transfers in flight.
     ///
     /// # Errors
     /// The file system has no direct I/O or no room, or the kernel gives no ring or no memory.
     ///
     /// # Panics
-    /// If a block is no multiple of [`BLOCK_BYTES`], or there are fewer of them than are in flight.
+    /// If a block is no multiple of [`BLOCK_BYTES`], or memory has fewer than may be in flight.
     pub fn create(
         path: &Path,
         blocks: u64,
