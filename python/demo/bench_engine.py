@@ -143,10 +143,9 @@ def row(
     }
 
 
-def measure(binary: Path, models: Path) -> list[Row]:
-    """The rows of all models."""
+def measure(binary: Path, models: Path) -> Iterator[Row]:
+    """The rows of all models, as they come."""
     logs = Path(tempfile.mkdtemp(prefix="tessera-bench-"))
-    rows: list[Row] = []
     for name in MODELS:
         with (
             Node(binary, logs / f"{name}-node.log") as node,
@@ -157,9 +156,8 @@ def measure(binary: Path, models: Path) -> list[Row]:
         ):
             for requests in REQUESTS:
                 us = step_us(engine, requests)
-                rows.append(row(f"step.{name}.{requests}", us, "us", MUST_US, reach=REACH_US))
-            rows += beside(engine, name, node, faults)
-    return rows
+                yield row(f"step.{name}.{requests}", us, "us", MUST_US, reach=REACH_US)
+            yield from beside(engine, name, node, faults)
 
 
 def main() -> None:
@@ -168,17 +166,18 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=DEFAULT_CACHE, help="the model cache")
     parser.add_argument("--json", action="store_true", help="end with one JSON line")
     arguments = parser.parse_args()
+    rows: list[Row] = []
     try:
-        rows = measure(arguments.binary, arguments.models)
+        for it in measure(arguments.binary, arguments.models):
+            alone = "" if it["floor"] is None else f"   alone {it['floor']} us"
+            must = f"must be under {it['must']} {it['unit']}"
+            print(f"{it['name']:<28} {it['value']:>8} {it['unit']}   {must}{alone}", flush=True)
+            rows.append(it)
     except FAILURES as failure:
         print(f"the engine could not be measured: {failure}", file=sys.stderr)
         if arguments.json:
             print(json.dumps({"rows": [], "error": str(failure)}))
         sys.exit(1)
-    for it in rows:
-        alone = "" if it["floor"] is None else f"   alone {it['floor']} us"
-        must = f"must be under {it['must']} {it['unit']}"
-        print(f"{it['name']:<28} {it['value']:>8} {it['unit']}   {must}{alone}")
     if arguments.json:
         print(json.dumps({"rows": rows}))
 
