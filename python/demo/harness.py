@@ -412,7 +412,7 @@ class Faults(Process):
 
     `damage` changes one PUT under a right checksum, the control of every test of equality; `gone`
     removes the object of a GET before the GET arrives, `cut` ends its connection, `stall` keeps it
-    until `release`.
+    until `release`; `keep` does that to a PUT.
     """
 
     def __init__(self, binary: Path, log: Path, node: Node) -> None:
@@ -435,7 +435,7 @@ class Faults(Process):
         assert line == word, f"{self.name}: expected {word}, got {line}"
 
     def release(self, count: int = 1) -> None:
-        """Lets `count` stalled frames go on."""
+        """Lets `count` stalled or kept frames go on."""
         self.write("release")
         self.expect(f"released {count}")
 

@@ -17,10 +17,6 @@ pub(crate) struct SimDevice {
 }
 
 /// The device behind the argument of a constructor.
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "PyO3 hands over what it extracted"
-)]
 pub(crate) fn device_of(given: Option<PyRef<'_, SimDevice>>) -> Option<Arc<dyn Device>> {
     given.map(|given| Arc::clone(&given.device) as Arc<dyn Device>)
 }
