@@ -65,6 +65,7 @@ fn ram(config: &NodeConfig) -> StoreConfig {
     wanted.max_object_bytes = limits.object_bytes;
     wanted.leases.store_bytes_max = limits.leased_bytes;
     wanted.leases.owner_bytes_max = limits.own_leased_bytes();
+    wanted.tenants = config.tenants.clone();
     wanted.fault_threads = available_parallelism().map_or(1, usize::from);
     wanted
 }

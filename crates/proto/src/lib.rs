@@ -26,7 +26,7 @@ pub use codec::{DecodeError, Reader, Writer};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, Kind, PROTOCOL_VERSION};
 pub use identity::{
     BlockHash, Component, Coordinate, Coordinates, KeyDigest, Namespace, NamespaceDigest, ObjectId,
-    ObjectKey, Topology,
+    ObjectKey, TenantTag, Topology,
 };
 pub use message::{Incarnation, LeaseId};
 pub use object::{Expectation, OBJECT_HEADER_BYTES, ObjectHeader, ObjectMismatch, WriteId};

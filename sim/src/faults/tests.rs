@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use tessera_client::{FetchOutcome, StoreOutcome};
 use tessera_node::{Node, NodeConfig, RunningNode};
-use tessera_proto::{Expectation, KeyDigest, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_proto::{Expectation, KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_transport::{Lent, Region, Segments};
 
 use super::*;
@@ -54,6 +54,7 @@ impl Scene {
             length_bytes: LENGTH as u64,
             checksum: 0,
             write: WriteId(4),
+            tenant: TenantTag::NONE,
         }
     }
 

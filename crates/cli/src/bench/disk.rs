@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
 use tessera_client::local::LocalNode;
 use tessera_client::options::Options;
-use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_node::store::{
     DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, Instant, Published,
     RamStore, RawDisk, Store, StoreConfig, WritePolicy, checksum,
@@ -130,6 +130,7 @@ impl Bench {
             length_bytes: self.payload.len() as u64,
             checksum: self.payload_checksum,
             write: WriteId(number),
+            tenant: TenantTag::NONE,
         }
     }
 

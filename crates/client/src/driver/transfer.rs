@@ -15,7 +15,7 @@ use tessera_lifecycle::worker::{
     Fetch, LoadFailure, Phase, Save, SaveOutcome, WorkerCommand, WorkerEvent,
 };
 use tessera_lifecycle::{LoadId, WorkerRoot};
-use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_transport::{Lent, LentRanges, Segments};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -42,6 +42,7 @@ pub(super) struct Shared<R> {
     pub(super) clock: Clock,
     pub(super) layout: Layout,
     pub(super) namespace: NamespaceDigest,
+    pub(super) tenant: TenantTag,
     pub(super) io: IoMode,
     pub(super) staging: Arc<Staging>,
     pub(super) stores: Semaphore,
@@ -369,6 +370,7 @@ impl<R: Remote> Shared<R> {
             length_bytes: shared.layout.object_bytes(save.group),
             checksum: 0,
             write: WriteId(0),
+            tenant: shared.tenant,
         };
         let (own, save) = (Arc::clone(shared), save.save);
         shared.runtime.spawn(async move {

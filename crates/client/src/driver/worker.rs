@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tessera_lifecycle::worker::TransferResults;
 use tessera_lifecycle::{StepPlan, WorkerRoot};
+use tessera_proto::TenantTag;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
@@ -76,6 +77,7 @@ impl<R: Remote> WorkerDriver<R> {
             clock: Clock::new(),
             layout,
             namespace,
+            tenant: TenantTag::of(&config.options.tenant),
             io: config.options.io,
             staging,
             stores: Semaphore::new(stores.min(Semaphore::MAX_PERMITS)),
