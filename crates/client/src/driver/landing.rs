@@ -125,7 +125,7 @@ impl<R: Remote> Shared<R> {
             .collect();
         let places = shared.layout.ranges(save.group, &blocks).ok()?;
         let own = Arc::clone(shared);
-        Some(shared.runtime.spawn(async move {
+        Some(Self::spawn(shared, async move {
             let Ok(mut lent) = Lent::new(slot.segments()) else {
                 return Err(SaveOutcome::StagingFull);
             };

@@ -233,7 +233,7 @@ impl<R: Remote> Shared<R> {
         let (load, part) = (fetch.load, fetch.part);
         let own = Arc::clone(shared);
         let until = Until::new(shared.clock.deadline(fetch.deadline), recall);
-        shared.runtime.spawn(async move {
+        Self::spawn(shared, async move {
             let fetched = match own.lend(&fetch) {
                 Ok(landing) => Self::fetch_into(&own, &fetch, landing, until).await,
                 Err(failure) => Ok(Err(failure)),
@@ -371,7 +371,7 @@ impl<R: Remote> Shared<R> {
             write: WriteId(0),
         };
         let (own, save) = (Arc::clone(shared), save.save);
-        shared.runtime.spawn(async move {
+        Self::spawn(shared, async move {
             let outcome = Self::store(&own, header, slot).await;
             Self::complete(&own, WorkerEvent::Saved { save, outcome });
         });

@@ -7,5 +7,6 @@ mod endings;
 mod engine;
 mod failures;
 mod fake;
+mod panics;
 mod saves;
 mod transfers;
