@@ -300,9 +300,7 @@ impl<R: Remote> Shared<R> {
             // The fetch ended without giving its memory back. Ending all connections is the proof
             // that nothing writes to it any more; later loads fail as unreachable.
             shared.remote.shutdown().await;
-            if let Ok(mut landing) = shared.lend(fetch) {
-                landing.lent.clear();
-            }
+            shared.clear(fetch);
             return Ok(Err(LoadFailure::Abnormal));
         };
         if outcome != FetchOutcome::Loaded {

@@ -8,6 +8,7 @@ use tessera_transport::{FenceSide, SimDevice};
 
 use super::engine::{Engine, Worker, config};
 use super::fake::{Fake, Fault, eventually};
+use super::log;
 use crate::driver::{DriverError, MemoryFault};
 
 const TOKENS: u64 = 33;
@@ -129,4 +130,33 @@ fn a_panic_of_a_copy_out_of_a_device_stops_the_worker() {
         (1..=OBJECT).contains(&staging(worker))
     });
     assert_stops(engine);
+}
+
+#[test]
+fn a_panic_of_the_fetch_asks_for_no_memory_of_a_device_again() {
+    log::keep();
+    let nodes = saved();
+    let device = device();
+    let engine = on(&device, &nodes);
+    let worker = &engine.workers[0];
+    *worker.remote.fault.lock() = Fault::Panic;
+    engine.execute(&engine.order("r", &engine.tables(20, 32), TOKENS));
+    let failed = (vec!["r".into()], vec!["r".into()], vec![]);
+    assert_eq!(worker.outcome("r"), failed);
+    assert!(!worker.driver.is_stopped());
+    // Other tests say the same of memory that is theirs.
+    let is_own = |error: &String| {
+        let address = error.split(" at 0x").nth(1)?.split(' ').next()?;
+        let address = usize::from_str_radix(address, 16).ok()?;
+        let regions = worker.regions();
+        let mut regions = regions.iter().filter_map(std::sync::Weak::upgrade);
+        let inside = regions.any(|region| {
+            let start = region.base().addr();
+            (start..start + region.length_bytes()).contains(&address)
+        });
+        inside.then_some(())
+    };
+    let errors = log::errors();
+    let own: Vec<_> = errors.iter().filter(|it| is_own(it).is_some()).collect();
+    assert!(own.is_empty(), "{own:?}");
 }
