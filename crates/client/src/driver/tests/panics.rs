@@ -1,5 +1,5 @@
-//! Panics in the worker's own tasks: nobody can say where the memory is that they had, so the worker
-//! stops, and gives none of it to anybody.
+//! Panics in the worker's own tasks: nobody can say where the memory is that they had, so the
+//! worker stops, and gives none of it to anybody.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
