@@ -106,7 +106,7 @@ impl<R: Remote> Shared<R> {
             return Some(WorkerEvent::Fenced { load, phase });
         }
         let own = Arc::clone(shared);
-        shared.runtime.spawn(async move {
+        Self::spawn(shared, async move {
             let proof = Self::prove(&own, side, fences, || {
                 Self::complete(&own, WorkerEvent::FenceFailed { load, phase });
             });

@@ -62,6 +62,16 @@ impl<R: Remote> Shared<R> {
         })
     }
 
+    /// Clears the blocks of a fetch that lost what it was lent, when nothing writes them any more.
+    /// Blocks that no socket reaches were not written.
+    pub(super) fn clear(&self, fetch: &Fetch) {
+        if self.layout.is_in_place()
+            && let Ok(mut landing) = self.lend(fetch)
+        {
+            landing.lent.clear();
+        }
+    }
+
     /// Host memory: a slot of staging, or memory of its own when that is full.
     fn memory(&self, length: u64) -> Result<(Option<Slot>, Option<Discard>), LoadFailure> {
         let length = usize::try_from(length).map_err(|_| LoadFailure::Abnormal)?;
@@ -125,7 +135,7 @@ impl<R: Remote> Shared<R> {
             .collect();
         let places = shared.layout.ranges(save.group, &blocks).ok()?;
         let own = Arc::clone(shared);
-        Some(shared.runtime.spawn(async move {
+        Some(Self::spawn(shared, async move {
             let Ok(mut lent) = Lent::new(slot.segments()) else {
                 return Err(SaveOutcome::StagingFull);
             };

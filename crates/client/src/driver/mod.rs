@@ -13,6 +13,7 @@ mod metrics;
 mod remote;
 mod scheduler;
 mod staging;
+mod task;
 mod transfer;
 mod worker;
 

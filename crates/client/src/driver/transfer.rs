@@ -234,7 +234,7 @@ impl<R: Remote> Shared<R> {
         let (load, part) = (fetch.load, fetch.part);
         let own = Arc::clone(shared);
         let until = Until::new(shared.clock.deadline(fetch.deadline), recall);
-        shared.runtime.spawn(async move {
+        Self::spawn(shared, async move {
             let fetched = match own.lend(&fetch) {
                 Ok(landing) => Self::fetch_into(&own, &fetch, landing, until).await,
                 Err(failure) => Ok(Err(failure)),
@@ -301,9 +301,7 @@ impl<R: Remote> Shared<R> {
             // The fetch ended without giving its memory back. Ending all connections is the proof
             // that nothing writes to it any more; later loads fail as unreachable.
             shared.remote.shutdown().await;
-            if let Ok(mut landing) = shared.lend(fetch) {
-                landing.lent.clear();
-            }
+            shared.clear(fetch);
             return Ok(Err(LoadFailure::Abnormal));
         };
         if outcome != FetchOutcome::Loaded {
@@ -373,7 +371,7 @@ impl<R: Remote> Shared<R> {
             tenant: shared.tenant,
         };
         let (own, save) = (Arc::clone(shared), save.save);
-        shared.runtime.spawn(async move {
+        Self::spawn(shared, async move {
             let outcome = Self::store(&own, header, slot).await;
             Self::complete(&own, WorkerEvent::Saved { save, outcome });
         });

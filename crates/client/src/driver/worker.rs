@@ -245,7 +245,7 @@ impl<R: Remote> WorkerDriver<R> {
             machine.recall(|_| true);
             ended = Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading());
         }
-        if ended.is_err() {
+        if ended.is_err() || machine.stopped.is_some() {
             // What may still be written is never unmapped, and never anybody else's.
             std::mem::forget(Arc::clone(shared));
         }
