@@ -326,6 +326,21 @@ fn a_fence_that_never_ends_stops_the_worker_which_reports_nothing() {
 }
 
 #[test]
+fn a_dearer_fence_gives_a_stuck_one_no_more_time() {
+    let mut scene = Scene::live(Request, Mode::Read, Side::Destination);
+    scene.begin(2, Mode::Write, Side::Destination);
+    scene.drained(1, 0, Drain::Dirty);
+    scene.wait(4_999);
+    scene.event(PeerEvent::PeerDead(PEER));
+    assert_eq!(scene.fences.len(), 2);
+    scene.wait(1);
+    assert_eq!(scene.root.stopped(), None);
+    scene.now = scene.now.after_nanos(1);
+    scene.tick();
+    assert_eq!(scene.root.stopped(), Some(PeerStop::Fence));
+}
+
+#[test]
 fn a_device_that_never_proves_stops_the_worker() {
     let mut scene = Scene::live(Request, Mode::Read, Side::Destination);
     scene.drained(1, 0, Drain::Clean);
