@@ -325,6 +325,24 @@ fn a_fence_that_never_ends_stops_the_worker_which_reports_nothing() {
     assert!(scene.root.is_open(transfer(1)), "never silent reuse");
 }
 
+/// A driver sleeps until the machine is due: what is due in the past has it spin.
+#[test]
+fn while_a_fence_is_under_way_nothing_is_due_in_the_past() {
+    for mode in [Mode::Read, Mode::Write] {
+        for side in [Side::Source, Side::Destination] {
+            let mut scene = Scene::live(Request, mode, side);
+            scene.root.cancel(scene.now, transfer(1));
+            for _ in 0..20 {
+                scene.wait(101);
+                scene.passes(1);
+                let due = scene.root.poll_timeout();
+                assert!(due > Some(scene.now), "{mode:?} {side:?}: {due:?}");
+            }
+            assert_eq!(scene.fences.len(), 1);
+        }
+    }
+}
+
 #[test]
 fn a_dearer_fence_gives_a_stuck_one_no_more_time() {
     let mut scene = Scene::live(Request, Mode::Read, Side::Destination);
