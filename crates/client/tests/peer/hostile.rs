@@ -6,7 +6,7 @@ use tessera_proto::message::{
     PartName, PartStatus, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Refusal,
 };
 use tessera_proto::peer::{
-    Attempt, ConnectionId, Frame, LentPart, Message, PartAttempt, PartId, TransferId,
+    Attempt, BlockRef, ConnectionId, Frame, LentPart, Message, PartAttempt, PartId, TransferId,
 };
 use tessera_proto::{FrameHeader, Kind, checksum};
 
@@ -238,6 +238,27 @@ async fn a_peer_that_asks_without_end_and_reads_nothing_loses_its_connection() {
     assert_unharmed(&worker).await;
 }
 
+/// Blocks of one part for a stranger to write into.
+fn written_by_a_stranger(named: PartName, blocks: Vec<BlockRef>) -> TransferOrder {
+    TransferOrder {
+        transfer: named.transfer,
+        request: RequestKey(7),
+        mode: Mode::Write,
+        side: Side::Destination,
+        synchronous: false,
+        parts: vec![PartOrder {
+            part: named.at.part,
+            peer: Some(STRANGER),
+            local: blocks,
+            remote: Vec::new(),
+            length_bytes: 4 * 192,
+            ready: true,
+        }],
+        timeout_ms: 20_000,
+        lease_ms: 20_000,
+    }
+}
+
 /// A peer that says that all has landed has no claim any more, whatever it goes on to send.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_writes_nothing_after_its_claim_has_ended() {
@@ -247,23 +268,9 @@ async fn a_peer_writes_nothing_after_its_claim_has_ended() {
     let table: Vec<_> = (1..5).map(|at| (0, at, at)).collect();
     let blocks = part((0, 0), 0, &table).destination;
     let named = name(7);
-    worker.driver.order(&TransferOrder {
-        transfer: named.transfer,
-        request: RequestKey(7),
-        mode: Mode::Write,
-        side: Side::Destination,
-        synchronous: false,
-        parts: vec![PartOrder {
-            part: named.at.part,
-            peer: Some(STRANGER),
-            local: blocks.clone(),
-            remote: Vec::new(),
-            length_bytes: 4 * 192,
-            ready: true,
-        }],
-        timeout_ms: 20_000,
-        lease_ms: 20_000,
-    });
+    worker
+        .driver
+        .order(&written_by_a_stranger(named, blocks.clone()));
     let (transfer, at) = (named.transfer, named.at);
     let parts = vec![LentPart { at, blocks }];
     let claim = Message::Claim { transfer, parts };
