@@ -20,6 +20,9 @@ mod worker;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use clock::Clock;
+pub(crate) use fence::Fences;
+
 pub use config::{EngineConfig, NamespaceConfig, TopologyConfig};
 pub use error::{DriverError, MemoryFault, StartError};
 pub use metrics::{SchedulerMetrics, WorkerMetrics};

@@ -66,6 +66,8 @@ pub(super) struct Machine {
     recalls: BTreeMap<LoadId, Recall>,
     /// Device memory that was written for a load and is not behind its fence.
     unfenced: BTreeMap<LoadId, Vec<LentRanges>>,
+    /// Copies out of blocks that a device has not finished.
+    pub(super) copies_out: usize,
     /// Memory may be written for ever.
     pub(super) stopped: Option<MemoryFault>,
 }
@@ -78,6 +80,7 @@ impl Machine {
             closed: false,
             recalls: BTreeMap::new(),
             unfenced: BTreeMap::new(),
+            copies_out: 0,
             stopped: None,
         }
     }
@@ -163,12 +166,12 @@ impl<R: Remote> Shared<R> {
         shared: &Arc<Self>,
         machine: &mut MutexGuard<'_, Machine>,
         limit: Option<Duration>,
-        over: impl Fn(&WorkerRoot) -> bool,
+        over: impl Fn(&Machine) -> bool,
     ) -> Result<bool, DriverError> {
         let limit = limit.map(|limit| shared.clock.now().after_millis(millis(limit)));
         loop {
             Self::take_up(shared, machine);
-            if over(&machine.root) {
+            if over(machine) {
                 return Ok(true);
             }
             if limit.is_some_and(|limit| shared.clock.now() >= limit) {

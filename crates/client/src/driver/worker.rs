@@ -107,7 +107,8 @@ impl<R: Remote> WorkerDriver<R> {
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
         if shared.io == IoMode::Serial {
-            Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading())?;
+            let over = |machine: &Machine| !machine.root.is_any_loading();
+            Shared::wait_until(shared, &mut machine, None, over)?;
         }
         Ok(())
     }
@@ -151,7 +152,10 @@ impl<R: Remote> WorkerDriver<R> {
         let loads = &plan.preempted;
         machine.root.preempt(loads);
         Shared::execute(shared, &mut machine);
-        let over = |root: &WorkerRoot| !loads.iter().any(|load| root.is_loading(*load));
+        let over = |machine: &Machine| {
+            let mut loads = loads.iter();
+            !loads.any(|load| machine.root.is_loading(*load))
+        };
         let limit = shared.preempt_timeout;
         if !Shared::wait_until(shared, &mut machine, Some(limit), over)? {
             tracing::warn!(
@@ -229,7 +233,8 @@ impl<R: Remote> WorkerDriver<R> {
 
     /// Starts nothing more, waits until loads and saves under way are over, ends the connections,
     /// and returns the outcomes that were not collected. Loads that take longer than a save may are
-    /// called back. A second call does nothing.
+    /// called back; what a device still reads or writes in blocks is waited for until it has
+    /// finished or stopped the worker. A second call does nothing.
     pub fn shutdown(&self) -> TransferResults {
         let Some(runtime) = self.runtime.lock().take() else {
             return TransferResults::default();
@@ -240,10 +245,15 @@ impl<R: Remote> WorkerDriver<R> {
         machine.root.close();
         Shared::execute(shared, &mut machine);
         let limit = Some(shared.store_timeout);
-        let mut ended = Shared::wait_until(shared, &mut machine, limit, WorkerRoot::is_idle);
+        let is_idle = |machine: &Machine| machine.root.is_idle();
+        let mut ended = Shared::wait_until(shared, &mut machine, limit, is_idle);
         if ended == Ok(false) {
             machine.recall(|_| true);
-            ended = Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading());
+        }
+        if ended.is_ok() {
+            let at_rest =
+                |machine: &Machine| !machine.root.is_any_loading() && machine.copies_out == 0;
+            ended = Shared::wait_until(shared, &mut machine, None, at_rest);
         }
         if ended.is_err() || machine.stopped.is_some() {
             // What may still be written is never unmapped, and never anybody else's.

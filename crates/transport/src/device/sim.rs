@@ -57,6 +57,8 @@ struct State {
     /// Fences of each side that will fail.
     failing: [u32; 2],
     failing_copies: u32,
+    /// Whether the next fence of each side will be the last of what goes on.
+    holding: [bool; 2],
     /// Fences of each side that will be owed.
     owing: [u32; 2],
     /// Fences of each side that will lie.
@@ -175,10 +177,15 @@ impl SimDevice {
         self.injected.lock().held = true;
     }
 
+    /// Holds the device back as soon as it has answered the next fence of one side.
+    pub fn hold_behind(&self, side: FenceSide) {
+        self.injected.lock().holding[index(side)] = true;
+    }
+
     /// Lets the device go on, and answers the fences that it owes.
     pub fn release(&self) {
         let mut state = self.injected.lock();
-        (state.held, state.owing) = (false, [0; 2]);
+        (state.held, state.owing, state.holding) = (false, [0; 2], [false; 2]);
         drop(state);
         self.injected.changed.notify_all();
         self.order(Order::Owed);
@@ -370,6 +377,7 @@ impl Queue {
             None => while self.land_one(side == FenceSide::Before) {},
         }
         state.answered[index(side)] += 1;
+        state.held |= std::mem::take(&mut state.holding[index(side)]);
         Ok(())
     }
 
