@@ -82,7 +82,7 @@ pub enum MemoryFault {
         /// How long it was waited for.
         limit: Duration,
     },
-    /// A task of the worker's own, with memory in its hands.
+    /// The worker's own code, in a task or a hook, with memory in its hands.
     #[error("its own code failed while it moved block memory; see the log, and report it")]
     Panicked,
 }

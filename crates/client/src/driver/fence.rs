@@ -166,7 +166,13 @@ impl<R: Remote> Shared<R> {
     /// Fail-stop: every hook raises from now on, and no load that waits for proof is ever reported.
     pub(super) fn stop(shared: &Arc<Self>, fault: MemoryFault) {
         tracing::error!(%fault, "the worker stops: block memory may be written for ever");
-        shared.machine.lock().stopped.get_or_insert(fault);
+        let mut machine = shared.machine.lock();
+        if machine.stopped.is_none() {
+            // What may still be written is never unmapped, and never anybody else's.
+            std::mem::forget(Arc::clone(shared));
+            machine.stopped = Some(fault);
+        }
+        drop(machine);
         shared.changed.notify_all();
     }
 }

@@ -1,8 +1,8 @@
-//! The worker's own tasks.
+//! Where the worker's code may unwind: its own tasks, and the hooks on the engine's thread.
 //!
-//! Used by transfers, copies and fences. The invariant: a task that panics says nothing of the
-//! memory that it had, so the worker stops: what the task owed is never reported, and its staging
-//! memory stays taken.
+//! Used by transfers, copies and fences, and by every hook that executes commands. The invariant:
+//! code that panics says nothing of the memory that it had, so the worker stops: what the code owed
+//! is never reported, and its staging memory stays taken.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,13 +13,28 @@ use super::error::MemoryFault;
 use super::remote::Remote;
 use super::transfer::Shared;
 
-/// Stops the worker when the task that holds it unwinds.
-struct Sentry<R: Remote>(Arc<Shared<R>>);
+/// Stops the worker when the code that holds it unwinds. It takes the lock of the machine then, so
+/// it must be dropped after every guard of it.
+pub(super) struct Sentry<R: Remote> {
+    shared: Arc<Shared<R>>,
+    /// The thread was unwinding before, for another reason.
+    unwinding: bool,
+}
+
+impl<R: Remote> Sentry<R> {
+    /// Over what the calling thread does next.
+    pub(super) fn over(shared: &Arc<Shared<R>>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            unwinding: std::thread::panicking(),
+        }
+    }
+}
 
 impl<R: Remote> Drop for Sentry<R> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            Shared::stop(&self.0, MemoryFault::Panicked);
+        if std::thread::panicking() && !self.unwinding {
+            Shared::stop(&self.shared, MemoryFault::Panicked);
         }
     }
 }
@@ -30,7 +45,10 @@ impl<R: Remote> Shared<R> {
         shared: &Arc<Self>,
         task: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        let sentry = Sentry(Arc::clone(shared));
+        let sentry = Sentry {
+            shared: Arc::clone(shared),
+            unwinding: false,
+        };
         shared.runtime.spawn(async move {
             let _sentry = sentry;
             task.await

@@ -22,6 +22,7 @@ use super::error::{DriverError, StartError};
 use super::metrics::WorkerMetrics;
 use super::remote::{Remote, connect};
 use super::staging::Staging;
+use super::task::Sentry;
 use super::transfer::{Machine, Shared, Tally};
 use crate::cluster::Cluster;
 use crate::layout::{LayerMemory, Layout};
@@ -103,6 +104,7 @@ impl<R: Remote> WorkerDriver<R> {
     pub fn begin_step(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
@@ -120,6 +122,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn end_step(&self) -> Result<(), DriverError> {
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         machine.root.end_step();
         let saves = Shared::execute(shared, &mut machine);
@@ -148,6 +151,7 @@ impl<R: Remote> WorkerDriver<R> {
     pub fn preempt(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         let loads = &plan.preempted;
         machine.root.preempt(loads);
@@ -175,6 +179,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn poll(&self) -> Result<TransferResults, DriverError> {
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         Shared::take_up(shared, &mut machine);
         Ok(machine.root.take_results())
@@ -199,6 +204,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// any more before the next [`begin_step`](Self::begin_step), but for what is not collected.
     #[must_use]
     pub fn is_idle(&self) -> bool {
+        let _sentry = Sentry::over(&self.shared);
         let mut machine = self.shared.machine.lock();
         Shared::take_up(&self.shared, &mut machine);
         machine.root.is_idle() && self.shared.staging.used_bytes() == 0
@@ -240,24 +246,20 @@ impl<R: Remote> WorkerDriver<R> {
             return TransferResults::default();
         };
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.machine.lock();
         machine.closed = true;
         machine.root.close();
         Shared::execute(shared, &mut machine);
         let limit = Some(shared.store_timeout);
         let is_idle = |machine: &Machine| machine.root.is_idle();
-        let mut ended = Shared::wait_until(shared, &mut machine, limit, is_idle);
+        let ended = Shared::wait_until(shared, &mut machine, limit, is_idle);
         if ended == Ok(false) {
             machine.recall(|_| true);
         }
-        if ended.is_ok() {
-            let at_rest =
-                |machine: &Machine| !machine.root.is_any_loading() && machine.copies_out == 0;
-            ended = Shared::wait_until(shared, &mut machine, None, at_rest);
-        }
-        if ended.is_err() || machine.stopped.is_some() {
-            // What may still be written is never unmapped, and never anybody else's.
-            std::mem::forget(Arc::clone(shared));
+        let at_rest = |machine: &Machine| !machine.root.is_any_loading() && machine.copies_out == 0;
+        if let Err(stopped) = Shared::wait_until(shared, &mut machine, None, at_rest) {
+            tracing::debug!(%stopped, "shutdown waits for nothing more");
         }
         let results = machine.root.take_results();
         drop(machine);

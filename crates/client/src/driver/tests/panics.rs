@@ -1,6 +1,7 @@
-//! Panics in the worker's own tasks: nobody can say where the memory is that they had, so the
-//! worker stops, and gives none of it to anybody.
+//! Panics in the worker's own tasks and hooks: nobody can say where the memory is that they had, so
+//! the worker stops, and gives none of it to anybody.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -48,6 +49,11 @@ fn assert_stops(engine: Engine) {
     let memory = worker.regions();
     drop(engine);
     assert!(memory.iter().all(|region| region.upgrade().is_some()));
+}
+
+/// A hook that unwinds into the engine.
+fn assert_panics<T>(hook: impl FnOnce() -> T) {
+    assert!(catch_unwind(AssertUnwindSafe(hook)).is_err());
 }
 
 fn staging(worker: &Worker) -> u64 {
@@ -102,6 +108,58 @@ fn l02_a_panic_behind_the_fence_of_a_load_stops_the_worker() {
     device.break_fences(FenceSide::After, 1);
     device.release();
     assert_stops(engine);
+}
+
+#[test]
+fn l02_a_panic_of_a_fence_inside_a_hook_stops_the_worker() {
+    let nodes = saved();
+    for (io, side) in [
+        ("async", FenceSide::Before),
+        ("serial", FenceSide::Before),
+        ("serial", FenceSide::After),
+    ] {
+        let device = device();
+        let devices = [Some(Arc::clone(&device))];
+        let engine = Engine::on(&config("hybrid", io, 1), &nodes, &devices);
+        let plan = engine.order("r", &engine.tables(20, 32), TOKENS);
+        device.break_fences(side, 1);
+        assert_panics(|| engine.workers[0].driver.begin_step(&plan));
+        assert_stops(engine);
+    }
+}
+
+#[test]
+fn a_panic_of_the_fence_before_a_save_stops_the_worker() {
+    let nodes = Fake::new();
+    let device = device();
+    let engine = on(&device, &nodes);
+    device.break_fences(FenceSide::Before, 1);
+    assert_panics(|| engine.compute("r", &engine.tables(1, 32), 32));
+    assert_eq!(nodes.objects(), 0);
+    assert_stops(engine);
+}
+
+#[test]
+fn a_panic_inside_shutdown_keeps_the_block_memory() {
+    let engine = Engine::new(&config("hybrid", "async", 1), &Fake::new());
+    let worker = &engine.workers[0];
+    worker.remote.broken_shutdowns.store(1, Ordering::Relaxed);
+    assert_panics(|| worker.driver.shutdown());
+    assert!(worker.driver.is_stopped());
+    let memory = worker.regions();
+    drop(engine);
+    assert!(memory.iter().all(|region| region.upgrade().is_some()));
+}
+
+#[test]
+fn a_shutdown_while_the_engine_unwinds_stops_no_worker() {
+    let engine = Engine::new(&config("hybrid", "async", 1), &Fake::new());
+    let memory = engine.workers[0].regions();
+    assert_panics(move || {
+        let _dropped = engine;
+        panic!("injected: the engine fails");
+    });
+    assert!(memory.iter().all(|region| region.upgrade().is_none()));
 }
 
 #[test]
