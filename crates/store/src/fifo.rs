@@ -1,9 +1,10 @@
 //! The order of eviction: S3-FIFO over the stored objects, by bytes.
 //!
-//! Called under the space lock. New objects enter a small queue on probation; when its turn comes,
-//! an object that was read moves to the main queue and another leaves. An object that comes back
-//! soon after it left goes straight to the main queue, where each read buys one more round, up to
-//! three. Reads take no lock: they only count touches in the object's own word.
+//! Called under the space lock, for one tenant each. New objects enter a small queue on probation;
+//! when its turn comes, an object that was read moves to the main queue and another leaves. An
+//! object that comes back soon after it left goes straight to the main queue, where each read buys
+//! one more round, up to three. Reads take no lock: they only count touches in the object's own
+//! word.
 //!
 //! How much the small queue is entitled to is learnt from what comes back: an object that returns
 //! soon after it left probation asks for a longer probation, one that returns soon after it left
@@ -42,7 +43,7 @@ struct List {
 pub(crate) enum Turn {
     /// This object is to leave; it is still queued.
     Evict(SlotId),
-    /// An object got another round or was parked. Ask again.
+    /// An object got another round because it was read, or was parked because it is. Ask again.
     Kept,
     /// Nothing is queued.
     Empty,
@@ -115,6 +116,11 @@ impl Fifo {
             self.detach(slots, slot, units, queue);
             set_queue(slots, slot, Queue::Nowhere);
         }
+    }
+
+    /// Whether nothing is queued.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.small.objects + self.main.objects == 0
     }
 
     /// Head, units and objects of a queue.

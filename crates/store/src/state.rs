@@ -11,7 +11,10 @@
 //! bits 48..51 kind
 //! bits 51..53 queue
 //! bits 53..55 touches since it entered its queue, up to 3
+//! bits 55..64 tenant that is charged for it
 //! ```
+
+use crate::tenants::{TENANTS_MAX, TenantId};
 
 const HOLDS_MAX: u64 = (1 << 24) - 1;
 const LEASE_SHIFT: u32 = 24;
@@ -19,6 +22,9 @@ const KIND_SHIFT: u32 = 48;
 const QUEUE_SHIFT: u32 = 51;
 const TOUCH_SHIFT: u32 = 53;
 const TOUCHES_MAX: u64 = 3;
+const TENANT_SHIFT: u32 = 55;
+
+const _: () = assert!(TENANTS_MAX == 1 << (64 - TENANT_SHIFT));
 
 /// What an extent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +109,14 @@ impl State {
         (self.0 >> TOUCH_SHIFT) & TOUCHES_MAX
     }
 
+    pub(crate) fn tenant(self) -> TenantId {
+        TenantId(u16::try_from(self.0 >> TENANT_SHIFT).expect("nine bits"))
+    }
+
+    pub(crate) fn with_tenant(self, tenant: TenantId) -> Self {
+        Self(self.0 & !(u64::MAX << TENANT_SHIFT) | u64::from(tenant.0) << TENANT_SHIFT)
+    }
+
     pub(crate) const fn with_kind(self, kind: Kind) -> Self {
         Self(self.0 & !(7 << KIND_SHIFT) | (kind as u64) << KIND_SHIFT)
     }
@@ -152,7 +166,11 @@ mod tests {
 
     #[test]
     fn fields_of_the_word_do_not_touch_each_other() {
-        let mut state = State::new(Kind::Stored).with_queue(Queue::Parked);
+        let tenant = TenantId(0x1a5);
+        let mut state = State::new(Kind::Stored)
+            .with_queue(Queue::Parked)
+            .with_tenant(TenantId(0x1ff))
+            .with_tenant(tenant);
         for pins in 1..=5 {
             state = state
                 .pinned()
@@ -171,6 +189,7 @@ mod tests {
             (Kind::Removed, Queue::Nowhere)
         );
         assert_eq!((state.touches(), state.holds()), (1, 10));
+        assert_eq!(state.tenant(), tenant);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tessera_lifecycle::worker::TransferResults;
 use tessera_lifecycle::{StepPlan, WorkerRoot};
+use tessera_proto::TenantTag;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
@@ -76,12 +77,13 @@ impl<R: Remote> WorkerDriver<R> {
             clock: Clock::new(),
             layout,
             namespace,
+            tenant: TenantTag::of(&config.options.tenant),
             io: config.options.io,
             staging,
             stores: Semaphore::new(stores.min(Semaphore::MAX_PERMITS)),
             store_timeout: config.options.save_timeout,
-            fence_limit: config.fence_limit,
-            preempt_limit: config.preempt_limit,
+            proof_timeout: config.options.proof_timeout,
+            preempt_timeout: config.options.preempt_timeout,
             machine: Mutex::new(Machine::new(WorkerRoot::new(worker))),
             changed: Condvar::new(),
             runtime: runtime.handle().clone(),
@@ -105,7 +107,8 @@ impl<R: Remote> WorkerDriver<R> {
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
         if shared.io == IoMode::Serial {
-            Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading())?;
+            let over = |machine: &Machine| !machine.root.is_any_loading();
+            Shared::wait_until(shared, &mut machine, None, over)?;
         }
         Ok(())
     }
@@ -134,10 +137,10 @@ impl<R: Remote> WorkerDriver<R> {
     /// Blocks of preempted requests are about to be overwritten: returns when no load of theirs can
     /// write any more. Waits for nothing else; saves are copies.
     ///
-    /// Parts that were not issued are dropped at once. Those under way may end by themselves for a
-    /// second; then their memory is called back, which costs an answer that has begun its
-    /// connection. Memory that does not come back even so, or a device that owes its fence, stops
-    /// the worker.
+    /// Parts that were not issued are dropped at once. Those under way may end by themselves for
+    /// `preempt_timeout_ms`; then their memory is called back, which costs an answer that has begun
+    /// its connection. Memory that does not come back even so, or a device that owes its fence,
+    /// stops the worker.
     ///
     /// # Errors
     /// [`DriverError::Memory`]: the memory may be written for ever, and the step must not go on.
@@ -149,8 +152,11 @@ impl<R: Remote> WorkerDriver<R> {
         let loads = &plan.preempted;
         machine.root.preempt(loads);
         Shared::execute(shared, &mut machine);
-        let over = |root: &WorkerRoot| !loads.iter().any(|load| root.is_loading(*load));
-        let limit = shared.preempt_limit;
+        let over = |machine: &Machine| {
+            let mut loads = loads.iter();
+            !loads.any(|load| machine.root.is_loading(*load))
+        };
+        let limit = shared.preempt_timeout;
         if !Shared::wait_until(shared, &mut machine, Some(limit), over)? {
             tracing::warn!(
                 ?limit,
@@ -227,7 +233,8 @@ impl<R: Remote> WorkerDriver<R> {
 
     /// Starts nothing more, waits until loads and saves under way are over, ends the connections,
     /// and returns the outcomes that were not collected. Loads that take longer than a save may are
-    /// called back. A second call does nothing.
+    /// called back; what a device still reads or writes in blocks is waited for until it has
+    /// finished or stopped the worker. A second call does nothing.
     pub fn shutdown(&self) -> TransferResults {
         let Some(runtime) = self.runtime.lock().take() else {
             return TransferResults::default();
@@ -238,12 +245,17 @@ impl<R: Remote> WorkerDriver<R> {
         machine.root.close();
         Shared::execute(shared, &mut machine);
         let limit = Some(shared.store_timeout);
-        let mut ended = Shared::wait_until(shared, &mut machine, limit, WorkerRoot::is_idle);
+        let is_idle = |machine: &Machine| machine.root.is_idle();
+        let mut ended = Shared::wait_until(shared, &mut machine, limit, is_idle);
         if ended == Ok(false) {
             machine.recall(|_| true);
-            ended = Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading());
         }
-        if ended.is_err() {
+        if ended.is_ok() {
+            let at_rest =
+                |machine: &Machine| !machine.root.is_any_loading() && machine.copies_out == 0;
+            ended = Shared::wait_until(shared, &mut machine, None, at_rest);
+        }
+        if ended.is_err() || machine.stopped.is_some() {
             // What may still be written is never unmapped, and never anybody else's.
             std::mem::forget(Arc::clone(shared));
         }

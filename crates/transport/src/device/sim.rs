@@ -1,10 +1,11 @@
 //! A device made of host memory, on which a missing fence shows.
 //!
-//! Used by tests of the drivers and by simulations, through the trait that production uses. A
-//! thread of its own takes orders one after the other. What is written waits, in pieces, and lands
-//! late and out of order: a few pieces by chance after each order, all of them behind a fence. The
-//! order depends on the seed and on the orders only, never on time. Work of the engine
-//! ([`submit`](SimDevice::submit)) and copies wait apart, so that no fence does the other's duty.
+//! Used by tests of the drivers and of the real engine, and by simulations, through the trait that
+//! production uses. A thread of its own takes orders one after the other. What is written waits, in
+//! pieces, and lands late and out of order: a few pieces by chance before each order, all of them
+//! behind a fence. The order depends on the seed and on the orders only, never on time. Work of the
+//! engine ([`submit`](SimDevice::submit)) and copies wait apart, so that no fence does the other's
+//! duty. The invariant: between the answer to an order and the next order no memory is touched.
 
 use std::io;
 use std::ptr;
@@ -39,6 +40,7 @@ enum Order {
     Write(Segments, LentRanges, Promise<Written>),
     Read(DeviceRanges, Lent, Promise<(Result<(), DeviceError>, Lent)>),
     Work(Weak<Region>, usize, Vec<u8>),
+    Owed,
 }
 
 /// Faults, and what has happened.
@@ -55,6 +57,15 @@ struct State {
     /// Fences of each side that will fail.
     failing: [u32; 2],
     failing_copies: u32,
+    /// Whether the next fence of each side will be the last of what goes on.
+    holding: [bool; 2],
+    /// Fences of each side that will be owed.
+    owing: [u32; 2],
+    /// Fences of each side that will lie.
+    lying: [u32; 2],
+    /// Calls that will panic: copies, and fences of each side.
+    breaking_copies: u32,
+    breaking_fences: [u32; 2],
     /// Fences of each side.
     asked: [u64; 2],
     answered: [u64; 2],
@@ -91,6 +102,7 @@ struct Queue {
     random: u64,
     work: Vec<Unseen>,
     writes: Vec<Unseen>,
+    owed: Vec<(FenceSide, Promise<Result<(), DeviceError>>)>,
 }
 
 impl SimDevice {
@@ -109,6 +121,7 @@ impl SimDevice {
             random: seed,
             work: Vec::new(),
             writes: Vec::new(),
+            owed: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("tessera-sim-device".into());
         let thread = thread.spawn(move || queue.run())?;
@@ -164,10 +177,24 @@ impl SimDevice {
         self.injected.lock().held = true;
     }
 
-    /// Lets the device go on.
+    /// Holds the device back as soon as it has answered the next fence of one side.
+    pub fn hold_behind(&self, side: FenceSide) {
+        self.injected.lock().holding[index(side)] = true;
+    }
+
+    /// Lets the device go on, and answers the fences that it owes.
     pub fn release(&self) {
-        self.injected.lock().held = false;
+        let mut state = self.injected.lock();
+        (state.held, state.owing, state.holding) = (false, [0; 2], [false; 2]);
+        drop(state);
         self.injected.changed.notify_all();
+        self.order(Order::Owed);
+    }
+
+    /// Lets the next `count` fences of one side hang until [`release`](Self::release). All else
+    /// goes on, as on a device with several queues.
+    pub fn owe_fences(&self, side: FenceSide, count: u32) {
+        self.injected.lock().owing[index(side)] = count;
     }
 
     /// Lets the next `count` fences of one side fail, without effect.
@@ -175,9 +202,25 @@ impl SimDevice {
         self.injected.lock().failing[index(side)] = count;
     }
 
+    /// Lets the next `count` fences of one side succeed without effect: what a driver that forgets
+    /// them would see, the control of every test that needs them.
+    pub fn skip_fences(&self, side: FenceSide, count: u32) {
+        self.injected.lock().lying[index(side)] = count;
+    }
+
     /// Lets the next `count` copies fail, after a part of each.
     pub fn fail_copies(&self, count: u32) {
         self.injected.lock().failing_copies = count;
+    }
+
+    /// Lets the next `count` calls for a copy panic, with the copy in the queue all the same.
+    pub fn break_copies(&self, count: u32) {
+        self.injected.lock().breaking_copies = count;
+    }
+
+    /// Lets the next `count` calls for a fence of one side panic.
+    pub fn break_fences(&self, side: FenceSide, count: u32) {
+        self.injected.lock().breaking_fences[index(side)] = count;
     }
 
     /// The device dies: what it was asked for is never answered, nor is anything later.
@@ -197,6 +240,17 @@ impl SimDevice {
     /// Orders that a dead device has taken and will never answer.
     pub fn abandoned(&self) -> u64 {
         self.injected.lock().abandoned
+    }
+
+    /// The injected panic of a call whose faults `left` finds.
+    fn breaks(&self, left: impl Fn(&mut State) -> &mut u32) {
+        let mut state = self.injected.lock();
+        let left = left(&mut state);
+        if *left > 0 {
+            *left -= 1;
+            drop(state);
+            panic!("injected: the code of {} fails", self.name);
+        }
     }
 
     /// An order to a dead queue drops its promise, which tells whoever waits.
@@ -224,18 +278,21 @@ impl Device for SimDevice {
         self.injected.lock().asked[index(side)] += 1;
         let (promise, completion) = Completion::promised();
         self.order(Order::Fence(side, promise));
+        self.breaks(|state| &mut state.breaking_fences[index(side)]);
         completion
     }
 
     fn write(&self, from: Segments, to: LentRanges) -> Completion<Written> {
         let (promise, completion) = Completion::promised();
         self.order(Order::Write(from, to, promise));
+        self.breaks(|state| &mut state.breaking_copies);
         completion
     }
 
     fn read(&self, from: DeviceRanges, to: Lent) -> Completion<(Result<(), DeviceError>, Lent)> {
         let (promise, completion) = Completion::promised();
         self.order(Order::Read(from, to, promise));
+        self.breaks(|state| &mut state.breaking_copies);
         completion
     }
 }
@@ -265,11 +322,11 @@ impl Queue {
                 self.injected.lock().abandoned += 1;
                 continue;
             }
-            self.execute(order);
             if self.chance(4) {
                 let from_work = self.chance(2);
                 self.land_one(from_work);
             }
+            self.execute(order);
         }
     }
 
@@ -280,7 +337,13 @@ impl Queue {
                 offset,
                 bytes,
             }),
+            Order::Fence(side, promise) if self.is_owed(side) => self.owed.push((side, promise)),
             Order::Fence(side, promise) => promise.keep(self.fence(side)),
+            Order::Owed => {
+                for (side, promise) in std::mem::take(&mut self.owed) {
+                    promise.keep(self.fence(side));
+                }
+            }
             Order::Write(from, to, promise) => {
                 let done = self.write(&from, to.ranges());
                 promise.keep((done, from, to));
@@ -293,6 +356,13 @@ impl Queue {
         }
     }
 
+    fn is_owed(&self, side: FenceSide) -> bool {
+        let owing = &mut self.injected.lock().owing[index(side)];
+        let is_owed = *owing > 0;
+        *owing = owing.saturating_sub(1);
+        is_owed
+    }
+
     fn fence(&mut self, side: FenceSide) -> Result<(), DeviceError> {
         let injected = Arc::clone(&self.injected);
         let mut state = injected.lock();
@@ -301,8 +371,13 @@ impl Queue {
             *failing -= 1;
             return Err(self.failure());
         }
-        while self.land_one(side == FenceSide::Before) {}
+        let lying = &mut state.lying[index(side)];
+        match lying.checked_sub(1) {
+            Some(left) => *lying = left,
+            None => while self.land_one(side == FenceSide::Before) {},
+        }
         state.answered[index(side)] += 1;
+        state.held |= std::mem::take(&mut state.holding[index(side)]);
         Ok(())
     }
 
