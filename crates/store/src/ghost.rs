@@ -1,91 +1,88 @@
 //! Remembers which objects were evicted lately, and from which queue, at four bytes each.
 //!
-//! Called by the eviction queues under the space lock. A bounded table of fingerprints with the
-//! time of eviction, counted in evictions: an entry is forgotten when as many others followed it
-//! as there are entries to keep, or when its bucket needs the room. A false answer (1 in 2,000)
-//! puts a new object into the main queue, which costs nothing but its room there.
+//! Called by the order of eviction under the space lock. A bounded table of fingerprints with the
+//! day of the eviction: an entry is forgotten when it is [`DAYS_KEPT`] days old, or when its
+//! bucket needs the room. A false answer (1 in 2,000) takes a new object for one that was read.
 
 /// Fingerprints of one bucket: a cache line.
 const WAYS: usize = 16;
-/// Ticks until an entry is forgotten; one tick is this fraction of the entries to keep.
-const TICKS_KEPT: u16 = 64;
+/// Days until an entry is forgotten.
+const DAYS_KEPT: u64 = 128;
 
 /// An eviction; a fingerprint of zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
     /// Fifteen bits of the hash that do not choose the bucket, and below them the origin.
     print: u16,
-    tick: u16,
+    /// The low bits of the day.
+    day: u16,
+}
+
+impl Entry {
+    fn age(&self, today: u64) -> u64 {
+        u64::from(low(today).wrapping_sub(self.day))
+    }
 }
 
 /// What is remembered of an object that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Returned {
-    /// It had left the main queue, not probation.
-    pub(crate) from_main: bool,
-    /// It left within the later half of what is remembered.
-    pub(crate) soon: bool,
+    /// It had been read.
+    pub(crate) was_proven: bool,
+    /// Days since it left.
+    pub(crate) days: u64,
 }
 
 /// The memory of evictions.
 #[derive(Debug)]
 pub(crate) struct Ghost {
     buckets: Vec<[Entry; WAYS]>,
-    tick: u16,
-    since_tick: usize,
 }
 
 impl Ghost {
     pub(crate) fn new() -> Self {
         Self {
             buckets: vec![[Entry::default(); WAYS]],
-            tick: 0,
-            since_tick: 0,
         }
     }
 
-    /// Makes room for as many entries as there are `objects`. A larger table starts empty: for
-    /// one round, returning objects pass through probation again.
-    pub(crate) fn keep(&mut self, objects: usize) {
-        let wanted = objects.div_ceil(WAYS).next_power_of_two();
+    /// Makes room for `entries`. A larger table starts empty: for one round, returning objects
+    /// are taken for new ones again.
+    pub(crate) fn keep(&mut self, entries: usize) {
+        let wanted = entries.div_ceil(WAYS).next_power_of_two();
         if wanted > self.buckets.len() {
             self.buckets = vec![[Entry::default(); WAYS]; wanted];
         }
     }
 
     /// Remembers an eviction. `hash` is uniform.
-    pub(crate) fn remember(&mut self, hash: u64, from_main: bool) {
-        self.since_tick += 1;
-        let per_tick = (self.buckets.len() * WAYS).div_ceil(usize::from(TICKS_KEPT));
-        if self.since_tick >= per_tick {
-            self.since_tick = 0;
-            self.tick = self.tick.wrapping_add(1);
-        }
-        let tick = self.tick;
-        let print = print(hash) << 1 | u16::from(from_main);
+    pub(crate) fn remember(&mut self, hash: u64, was_proven: bool, today: u64) {
+        let print = print(hash) << 1 | u16::from(was_proven);
         let oldest = self
             .bucket(hash)
             .iter_mut()
             .max_by_key(|entry| match entry.print {
-                0 => u16::MAX,
-                _ => tick.wrapping_sub(entry.tick),
+                0 => u64::MAX,
+                _ => entry.age(today),
             })
             .expect("a bucket has ways");
-        *oldest = Entry { print, tick };
+        *oldest = Entry {
+            print,
+            day: low(today),
+        };
     }
 
     /// What is remembered of an object's last eviction; forgets it.
-    pub(crate) fn take(&mut self, hash: u64) -> Option<Returned> {
-        let (print, tick) = (print(hash), self.tick);
-        let age = |entry: &Entry| tick.wrapping_sub(entry.tick);
+    pub(crate) fn take(&mut self, hash: u64, today: u64) -> Option<Returned> {
+        let print = print(hash);
         let found = self
             .bucket(hash)
             .iter_mut()
-            .find(|entry| entry.print >> 1 == print && age(entry) < TICKS_KEPT)?;
+            .find(|entry| entry.print >> 1 == print && entry.age(today) < DAYS_KEPT)?;
         let entry = std::mem::take(found);
         Some(Returned {
-            from_main: entry.print & 1 == 1,
-            soon: age(&entry) < TICKS_KEPT / 2,
+            was_proven: entry.print & 1 == 1,
+            days: entry.age(today),
         })
     }
 
@@ -100,6 +97,12 @@ impl Ghost {
 fn print(hash: u64) -> u16 {
     let [high, low, ..] = hash.to_be_bytes();
     (u16::from_be_bytes([high, low]) >> 1).max(1)
+}
+
+/// The low bits of a day.
+fn low(day: u64) -> u16 {
+    let [low, high, ..] = day.to_le_bytes();
+    u16::from_le_bytes([low, high])
 }
 
 #[cfg(test)]
@@ -117,18 +120,32 @@ mod tests {
         let mut ghost = Ghost::new();
         ghost.keep(4_096);
         for number in 0..20_000 {
-            ghost.remember(hash(number), number % 2 == 1);
+            ghost.remember(hash(number), number % 2 == 1, 70_000 + number / 100);
         }
+        let today = 70_000 + 200;
         let known = |ghost: &mut Ghost, range: std::ops::Range<u64>| {
             range
                 .filter(|number| {
-                    let returned = ghost.take(hash(*number));
-                    returned.is_some_and(|returned| returned.from_main == (number % 2 == 1))
+                    let returned = ghost.take(hash(*number), today);
+                    returned.is_some_and(|returned| {
+                        returned.was_proven == (number % 2 == 1)
+                            && returned.days == 200 - number / 100
+                    })
                 })
                 .count()
         };
         assert!(known(&mut ghost, 18_000..20_000) > 1_980, "lately evicted");
         assert!(known(&mut ghost, 18_000..20_000) < 10, "known once");
         assert!(known(&mut ghost, 0..15_000) < 150, "long evicted");
+    }
+
+    #[test]
+    fn eviction_is_forgotten_after_its_days() {
+        let mut ghost = Ghost::new();
+        ghost.keep(64);
+        for (today, known) in [(DAYS_KEPT - 1, true), (DAYS_KEPT, false)] {
+            ghost.remember(hash(1), true, 0);
+            assert_eq!(ghost.take(hash(1), today).is_some(), known, "day {today}");
+        }
     }
 }

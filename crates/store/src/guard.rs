@@ -138,7 +138,10 @@ impl ReadPin {
 
     /// One more pin of the same object. None if 16 million readers hold it already.
     pub(crate) fn again(&self) -> Option<Self> {
-        self.core.slots[self.slot].change(State::pinned).ok()?;
+        let today = self.core.slots.today();
+        self.core.slots[self.slot]
+            .change(|state| state.pinned(today))
+            .ok()?;
         self.core.counters.pins.add(1);
         Some(Self::new(Arc::clone(&self.core), self.slot, self.header))
     }

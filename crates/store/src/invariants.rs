@@ -4,7 +4,7 @@
 //! space lock. Each check states one invariant of the file that it speaks of.
 
 use crate::extents::Extents;
-use crate::fifo::Fifo;
+use crate::order::Order;
 use crate::ram::RamStore;
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, Queue};
@@ -18,9 +18,9 @@ impl RamStore {
     pub fn check_invariants(&self) {
         let core = &self.core;
         let space = core.space.lock();
-        let (extents, fifo) = space.parts();
+        let (extents, order) = space.parts();
         extents.check_invariants(&core.slots);
-        fifo.check_invariants(&core.slots, extents);
+        order.check_invariants(&core.slots, extents);
         let (mut objects, mut bytes, mut reserved, mut leased, mut pins) = (0, 0, 0, 0, 0);
         for slot in extents.tiles(&core.slots) {
             let record = &core.slots[slot];
@@ -106,22 +106,13 @@ impl Extents {
     }
 }
 
-impl Fifo {
+impl Order {
     /// Each queue holds the objects that say so, and knows their sum.
     fn check_invariants(&self, slots: &Slots, extents: &Extents) {
-        for queue in [Queue::Small, Queue::Main] {
-            let (mut queued, mut before) = (Vec::new(), SlotId::NONE);
-            let (head, units, objects) = self.extent_of(queue);
-            let walk = std::iter::successors(head.some(), |slot| slots[*slot].next.get().some());
-            for slot in walk {
-                assert_eq!(
-                    slots[slot].prev.get(),
-                    before,
-                    "neighbours in a queue disagree"
-                );
-                assert_eq!(slots[slot].state().queue(), queue);
-                before = slot;
-                queued.push(slot);
+        for queue in [Queue::Fresh, Queue::Proven] {
+            let (queued, units, objects) = self.inspect(slots, queue);
+            for slot in &queued {
+                assert_eq!(slots[*slot].state().queue(), queue);
             }
             let sum = queued
                 .iter()

@@ -21,7 +21,7 @@
 //! | `guard.rs` | `WriteExtent`, `ReadPin` |
 //! | `space.rs` | making room: what the space lock guards |
 //! | `extents.rs`, `geometry.rs` | the allocator |
-//! | `fifo.rs`, `ghost.rs` | the order of eviction |
+//! | `order.rs`, `calendar.rs`, `ghost.rs` | the order of eviction |
 //! | `index.rs` | ids to records |
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
 //! | `leases.rs` | who holds what until when |
@@ -29,19 +29,20 @@
 //! | `invariants.rs` | what must never be found |
 
 mod arena;
+mod calendar;
 mod config;
 mod core;
 mod disk;
 mod extents;
 #[cfg(feature = "fault-injection")]
 mod fault;
-mod fifo;
 mod geometry;
 mod ghost;
 mod guard;
 mod index;
 mod invariants;
 mod leases;
+mod order;
 mod ram;
 mod slots;
 mod space;

@@ -160,6 +160,7 @@ impl RamStore {
         }
         space.give_back(&core.slots, slot);
         drop(space);
+        self.touch(&id);
         core.counters.existed.add(1);
         Err(Published::Existed)
     }
@@ -172,6 +173,16 @@ impl RamStore {
             .index
             .visit(&self.core.slots, id, |_, _| ())
             .is_some()
+    }
+
+    /// Takes note that a writer brought an object that is here already: he had to make it, so it
+    /// was asked for.
+    pub(crate) fn touch(&self, id: &ObjectId) {
+        let core = &self.core;
+        let today = core.slots.today();
+        core.index.visit(&core.slots, id, |_, record| {
+            record.change(|state| Some(state.touched(today))).is_ok()
+        });
     }
 
     /// The object, kept as it is until the pin is dropped. `lease` names the promise on which the
@@ -207,7 +218,8 @@ impl RamStore {
 
     /// The object, if it is here; a miss is the caller's to count.
     pub(crate) fn find(&self, id: &ObjectId) -> Option<ReadPin> {
-        let found = self.pin_as(id, State::pinned)?;
+        let today = self.core.slots.today();
+        let found = self.pin_as(id, |state| state.pinned(today))?;
         self.core.counters.hits.add(1);
         Some(found)
     }
@@ -219,9 +231,9 @@ impl RamStore {
         self.pin_as(id, State::pinned_again)
     }
 
-    fn pin_as(&self, id: &ObjectId, pinned: fn(State) -> Option<State>) -> Option<ReadPin> {
+    fn pin_as(&self, id: &ObjectId, pinned: impl Fn(State) -> Option<State>) -> Option<ReadPin> {
         let core = &self.core;
-        let pin = |slot: SlotId, record: &Slot| record.change(pinned).is_ok().then_some(slot);
+        let pin = |slot: SlotId, record: &Slot| record.change(&pinned).is_ok().then_some(slot);
         let slot = core.index.visit(&core.slots, id, pin).flatten()?;
         let Some(header) = core.read_header(slot) else {
             core.counters.damaged.add(1);

@@ -66,7 +66,7 @@ impl Link {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     id: [AtomicU64; 2],
-    /// Holds, kind, queue and touches; see [`State`].
+    /// Holds, kind, queue, touches and their day; see [`State`].
     state: AtomicU64,
     /// First unit of the extent.
     pub(crate) start: Field,
@@ -138,6 +138,8 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
+    /// The day of the order of eviction; here, because readers note it without a lock.
+    today: AtomicU64,
 }
 
 impl Slots {
@@ -146,7 +148,18 @@ impl Slots {
         let chunks = (0..most.div_ceil(CHUNK_SLOTS)).map(|_| OnceLock::new());
         Self {
             chunks: chunks.collect(),
+            today: AtomicU64::new(0),
         }
+    }
+
+    /// The day, in the time of the order of eviction.
+    pub(crate) fn today(&self) -> u64 {
+        self.today.load(Ordering::Relaxed)
+    }
+
+    /// Lets the next day begin; under the space lock only.
+    pub(crate) fn next_day(&self) -> u64 {
+        self.today.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Makes sure that the record exists.

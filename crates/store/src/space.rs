@@ -12,9 +12,9 @@
 //! is held refuses after evicting a bounded amount, instead of emptying itself for one object.
 
 use crate::extents::Extents;
-use crate::fifo::{Fifo, Turn};
 use crate::geometry::{Geometry, Need};
 use crate::index::Index;
+use crate::order::{Order, Turn};
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, Queue, State};
 
@@ -22,8 +22,8 @@ use crate::state::{Kind, Queue, State};
 const TURNS_PER_HOLD: usize = 64;
 /// Victims after which others get the lock, unless the extent fits now.
 const VICTIMS_PER_HOLD: u64 = 64;
-/// Rounds given to objects that were read, before one has to leave all the same.
-const KEPT_BEFORE_HURRY: usize = 256;
+/// Objects that were read and are put elsewhere, before one has to leave all the same.
+const KEPT_BEFORE_HURRY: usize = 4_096;
 /// Neighbours that are looked at to widen one hole.
 const WIDEN_STEPS: usize = 1_024;
 /// What may be evicted for one extent, as a multiple of its size.
@@ -67,7 +67,7 @@ pub(crate) enum Room {
 pub(crate) struct Space {
     geometry: Geometry,
     extents: Extents,
-    fifo: Fifo,
+    order: Order,
     population: Population,
 }
 
@@ -76,7 +76,7 @@ impl Space {
         Self {
             geometry,
             extents: Extents::new(geometry, slots),
-            fifo: Fifo::new(),
+            order: Order::new(geometry.units()),
             population: Population::default(),
         }
     }
@@ -86,8 +86,8 @@ impl Space {
     }
 
     /// The parts, for inspection.
-    pub(crate) fn parts(&self) -> (&Extents, &Fifo) {
-        (&self.extents, &self.fifo)
+    pub(crate) fn parts(&self) -> (&Extents, &Order) {
+        (&self.extents, &self.order)
     }
 
     /// Bytes of the arena that no extent takes.
@@ -119,7 +119,7 @@ impl Space {
             let hurry = effort.kept >= KEPT_BEFORE_HURRY;
             let extents = &self.extents;
             match self
-                .fifo
+                .order
                 .turn(slots, |slot| extents.units_of(slots, slot), hurry)
             {
                 Turn::Empty => return Room::None,
@@ -146,7 +146,7 @@ impl Space {
             return false;
         }
         let units = self.extents.units_of(slots, slot);
-        self.fifo
+        self.order
             .admit(slots, slot, units, index.hash(&record.id()));
         let bytes = u64::from(record.measure.get());
         self.population.reserved_bytes -= bytes;
@@ -187,7 +187,7 @@ impl Space {
             // By now the record may be another object's; if that one is parked and not held, it
             // belongs back just the same.
             let units = self.extents.units_of(slots, slot);
-            self.fifo.unpark(slots, slot, units);
+            self.order.unpark(slots, slot, units);
         }
     }
 
@@ -228,7 +228,7 @@ impl Space {
         effort.victims += 1;
         effort.evicted_units += u64::from(self.extents.units_of(slots, slot));
         let hash = index.hash(&slots[slot].id());
-        self.fifo.remember(slots, slot, hash);
+        self.order.remember(slots, slot, hash);
         self.population.evicted += 1;
         self.population.evicted_bytes += u64::from(slots[slot].measure.get());
         self.forget(slots, slot);
@@ -238,7 +238,7 @@ impl Space {
     /// Takes an object that left the index out of the queues and the population.
     fn forget(&mut self, slots: &Slots, slot: SlotId) {
         let units = self.extents.units_of(slots, slot);
-        self.fifo.unlink(slots, slot, units);
+        self.order.unlink(slots, slot, units);
         self.population.objects -= 1;
         self.population.bytes -= u64::from(slots[slot].measure.get());
     }
@@ -289,7 +289,7 @@ fn worth(slots: &Slots, slot: SlotId) -> Option<u64> {
     match state.kind() {
         Kind::Free => Some(0),
         Kind::Stored if state.holds() == 0 => {
-            let proven = u64::from(state.queue() == Queue::Main);
+            let proven = u64::from(state.queue() == Queue::Proven);
             Some(1 + 4 * proven + state.touches())
         }
         _ => None,
@@ -317,9 +317,9 @@ mod tests {
 
     #[test]
     fn hold_taken_after_the_turn_was_looked_at_stops_the_eviction() {
-        for hold in [State::pinned, State::leased] {
+        for hold in [|state: State| state.pinned(0), State::leased] {
             let (slots, index, mut space, slot) = one_object();
-            let turn = space.fifo.turn(&slots, |_| 5, false);
+            let turn = space.order.turn(&slots, |_| 5, false);
             assert_eq!(turn, Turn::Evict(slot));
             slots[slot].change(hold).expect("far from full");
             assert_eq!(
@@ -336,21 +336,24 @@ mod tests {
         let (slots, index, mut space, slot) = one_object();
         slots[slot].change(State::leased).expect("far from full");
         let units = space.extents.units_of(&slots, slot);
-        assert_eq!(space.fifo.turn(&slots, |_| units, false), Turn::Kept);
-        assert_eq!(space.fifo.turn(&slots, |_| units, false), Turn::Empty);
+        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Kept);
+        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Empty);
         // Late settlements find it held, then parked, then queued.
         space.settle(&slots, slot, slots[slot].state());
-        assert_eq!(space.fifo.turn(&slots, |_| units, false), Turn::Empty);
+        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Empty);
         let last = slots[slot].drop_hold(State::LEASE);
         space.settle(&slots, slot, last);
         space.settle(&slots, slot, last);
-        assert_eq!(space.fifo.turn(&slots, |_| units, false), Turn::Evict(slot));
+        assert_eq!(
+            space.order.turn(&slots, |_| units, false),
+            Turn::Evict(slot)
+        );
         assert!(
             space
                 .evict(&slots, &index, slot, &mut Effort::default())
                 .is_some()
         );
-        assert_eq!(space.fifo.turn(&slots, |_| units, false), Turn::Empty);
+        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Empty);
         assert_eq!(space.free_bytes(), 1 << 20);
     }
 }

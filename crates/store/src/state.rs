@@ -1,4 +1,5 @@
-//! The one word of a record that several threads change at once: holds, kind, queue, touches.
+//! The one word of a record that several threads change at once: holds, kind, queue, touches,
+//! day of the last touch.
 //!
 //! Called through [`Slot`](crate::slots::Slot). Invariant: a record is given back to the allocator
 //! exactly once, by whoever makes the transition to "removed and not held": the last holder if it
@@ -11,7 +12,10 @@
 //! bits 48..51 kind
 //! bits 51..53 queue
 //! bits 53..55 touches since it entered its queue, up to 3
+//! bits 55..64 day of the last of them, its low bits
 //! ```
+
+use crate::calendar::DAYS;
 
 const HOLDS_MAX: u64 = (1 << 24) - 1;
 const LEASE_SHIFT: u32 = 24;
@@ -19,6 +23,9 @@ const KIND_SHIFT: u32 = 48;
 const QUEUE_SHIFT: u32 = 51;
 const TOUCH_SHIFT: u32 = 53;
 const TOUCHES_MAX: u64 = 3;
+const DAY_SHIFT: u32 = 55;
+
+const _: () = assert!(DAYS.is_power_of_two() && DAYS << DAY_SHIFT == 0 && DAYS >> 9 == 1);
 
 /// What an extent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +47,10 @@ pub(crate) enum Kind {
 pub(crate) enum Queue {
     /// None.
     Nowhere = 0,
-    /// The probation of new objects.
-    Small = 1,
+    /// Objects that nobody has read yet.
+    Fresh = 1,
     /// Objects that were asked for again.
-    Main = 2,
+    Proven = 2,
     /// Taken out because it was held when its turn came; its last holder puts it back.
     Parked = 3,
 }
@@ -92,8 +99,8 @@ impl State {
 
     pub(crate) const fn queue(self) -> Queue {
         match (self.0 >> QUEUE_SHIFT) & 3 {
-            1 => Queue::Small,
-            2 => Queue::Main,
+            1 => Queue::Fresh,
+            2 => Queue::Proven,
             3 => Queue::Parked,
             _ => Queue::Nowhere,
         }
@@ -101,6 +108,11 @@ impl State {
 
     pub(crate) const fn touches(self) -> u64 {
         (self.0 >> TOUCH_SHIFT) & TOUCHES_MAX
+    }
+
+    /// The day of the last touch, from zero to [`DAYS`].
+    pub(crate) const fn day(self) -> u64 {
+        self.0 >> DAY_SHIFT
     }
 
     pub(crate) const fn with_kind(self, kind: Kind) -> Self {
@@ -115,18 +127,22 @@ impl State {
         Self(self.0 & !(TOUCHES_MAX << TOUCH_SHIFT) | touches << TOUCH_SHIFT)
     }
 
-    /// With one more pin, and one more touch; none if 16 million readers hold it already.
-    pub(crate) const fn pinned(self) -> Option<Self> {
-        let Some(pinned) = self.pinned_again() else {
-            return None;
-        };
-        let touches = self.touches();
-        let more = if touches < TOUCHES_MAX {
-            touches + 1
-        } else {
-            touches
-        };
-        Some(pinned.with_touches(more))
+    /// With one more pin, and one more touch `today`; none if 16 million readers hold it already.
+    pub(crate) const fn pinned(self, today: u64) -> Option<Self> {
+        match self.pinned_again() {
+            Some(pinned) => Some(pinned.touched(today)),
+            None => None,
+        }
+    }
+
+    /// With one more touch `today`.
+    pub(crate) const fn touched(self, today: u64) -> Self {
+        let day = (today % DAYS) << DAY_SHIFT;
+        let others = Self(self.0 & !(u64::MAX << DAY_SHIFT) | day);
+        match self.touches() {
+            TOUCHES_MAX => others,
+            touches => others.with_touches(touches + 1),
+        }
     }
 
     /// With one more pin, which is no touch: its reader was counted before.
@@ -155,10 +171,11 @@ mod tests {
         let mut state = State::new(Kind::Stored).with_queue(Queue::Parked);
         for pins in 1..=5 {
             state = state
-                .pinned()
+                .pinned(DAYS * 7 + 510 - pins)
                 .and_then(State::leased)
                 .expect("far from full");
             assert_eq!((state.pins(), state.leases()), (pins, pins));
+            assert_eq!(state.day(), 510 - pins);
             assert_eq!(state.touches(), pins.min(3));
             assert_eq!((state.kind(), state.queue()), (Kind::Stored, Queue::Parked));
         }
@@ -171,12 +188,13 @@ mod tests {
             (Kind::Removed, Queue::Nowhere)
         );
         assert_eq!((state.touches(), state.holds()), (1, 10));
+        assert_eq!(state.day(), 505);
     }
 
     #[test]
     fn holds_are_refused_before_they_overflow_into_each_other() {
         let full = State(HOLDS_MAX | HOLDS_MAX << LEASE_SHIFT).with_kind(Kind::Stored);
-        assert_eq!(full.pinned(), None);
+        assert_eq!(full.pinned(0), None);
         assert_eq!(full.leased(), None);
         assert_eq!(full.holds(), 2 * HOLDS_MAX);
     }

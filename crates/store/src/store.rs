@@ -76,6 +76,7 @@ impl Store {
     /// Tells `done` that an object exists which [`Self::contains`] found, once it is as safe as the
     /// write policy says: who did not have to send it waits no less than who did.
     pub fn join(&self, id: &ObjectId, done: impl FnOnce(Published) + Send + 'static) {
+        self.ram.touch(id);
         match &self.disk {
             None => done(Published::Existed),
             Some(disk) => disk.join(id, Box::new(done)),
