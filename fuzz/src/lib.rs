@@ -7,7 +7,9 @@
 use tessera_lifecycle::{
     Attempt, ChunkHash, LeaseOrder, LoadId, LoadOrder, RequestKey, SaveOrder, StepPlan,
 };
-use tessera_proto::{Checksum, FRAME_HEADER_BYTES, FrameHeader, ObjectHeader, Reader, message};
+use tessera_proto::{
+    Checksum, FRAME_HEADER_BYTES, FrameHeader, ObjectHeader, Reader, message, peer,
+};
 
 /// A decoder by name.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +27,7 @@ macro_rules! decoders {
             Decoder { name: "FrameHeader", check: frame_header },
             Decoder { name: "ObjectHeader", check: object_header },
             Decoder { name: "StepPlan", check: step_plan },
+            Decoder { name: "PeerFrame", check: peer_frame },
             $(Decoder {
                 name: stringify!($message),
                 check: |body| {
@@ -91,6 +94,14 @@ fn object_header(bytes: &[u8]) {
         let mut encoded = Vec::new();
         header.encode(&mut encoded);
         assert!(bytes.starts_with(&encoded), "{header:?}");
+    }
+}
+
+fn peer_frame(bytes: &[u8]) {
+    if let Ok(frame) = peer::Frame::decode(bytes) {
+        let mut encoded = Vec::new();
+        frame.encode(&mut encoded);
+        assert_eq!(encoded, bytes, "{frame:?}");
     }
 }
 

@@ -12,6 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use tessera_fuzz::{DECODERS, check, choose, input_for, sample_plan};
 
 /// Coverage as libFuzzer reads it: counters, a table of places, and the operands of comparisons.
@@ -45,6 +46,18 @@ struct Golden {
 struct GoldenFrame {
     message: String,
     header: String,
+    body: String,
+}
+
+/// The same of the golden file of what engines say to each other.
+#[derive(Deserialize)]
+struct GoldenPeer {
+    frames: Vec<GoldenPeerFrame>,
+}
+
+#[derive(Deserialize)]
+struct GoldenPeerFrame {
+    name: String,
     body: String,
 }
 
@@ -106,9 +119,8 @@ fn options() -> Result<Options> {
 /// Writes every message and header of the golden file, and a plan, as inputs; counts them.
 fn write_seeds(home: &Path, corpus: &Path) -> Result<usize> {
     fs::create_dir_all(corpus).context("creating fuzz/corpus")?;
-    let path = home.join("../crates/proto/tests/golden/wire-v1.json");
-    let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-    let golden: Golden = serde_json::from_slice(&text).context("reading the golden file")?;
+    let golden: Golden = read_golden(home, "wire-v1.json")?;
+    let peer: GoldenPeer = read_golden(home, "peer-v1.json")?;
     let plan = input_for("StepPlan", &sample_plan()).context("StepPlan is not fuzzed")?;
     fs::write(corpus.join("sample-StepPlan"), plan).context("writing a seed")?;
     let mut seeds = 1;
@@ -124,7 +136,19 @@ fn write_seeds(home: &Path, corpus: &Path) -> Result<usize> {
             seeds += 1;
         }
     }
+    for frame in &peer.frames {
+        let input = input_for("PeerFrame", &bytes(&frame.body)?).context("not fuzzed")?;
+        fs::write(corpus.join(format!("golden-peer-{}", frame.name)), input)
+            .context("writing a seed")?;
+        seeds += 1;
+    }
     Ok(seeds)
+}
+
+fn read_golden<T: DeserializeOwned>(home: &Path, name: &str) -> Result<T> {
+    let path = home.join("../crates/proto/tests/golden").join(name);
+    let text = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))
 }
 
 /// Builds the target and runs it; says whether it ended without a finding.

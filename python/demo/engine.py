@@ -136,20 +136,23 @@ class Served:
             for known in (self.begun, self.ttft, self.tokens, self.results):
                 known.pop(name, None)
 
-    def time_hooks(self, job: dict[str, Any]) -> list[int]:
-        """Runs the prompts together; returns the connector's nanoseconds in each step."""
+    def time_hooks(self, job: dict[str, Any]) -> dict[str, list[int]]:
+        """Runs the prompts together, whatever waits beside them; returns the nanoseconds of each
+        step, the connector's and all."""
         engine = self.llm.llm_engine
         self.clock = self.clock or HookClock(engine)
         begun = len(self.clock.steps_ns)
+        running = set()
         parameters = SamplingParams(temperature=0, max_tokens=job["max_tokens"], ignore_eos=True)
         for index, tokens in enumerate(job["prompts"]):
-            engine.add_request(
-                f"t{self.numbered}-{index}", {"prompt_token_ids": tokens}, parameters
-            )
+            name = f"t{self.numbered}-{index}"
+            engine.add_request(name, {"prompt_token_ids": tokens}, parameters)
+            running.add(name)
         self.numbered += 1
-        while engine.has_unfinished_requests():
-            self.clock.step()
-        return self.clock.steps_ns[begun:]
+        while running:
+            outputs = self.clock.step()
+            running -= {output.request_id for output in outputs if output.finished}
+        return {"steps_ns": self.clock.steps_ns[begun:], "whole_ns": self.clock.whole_ns[begun:]}
 
     def serve(self) -> None:
         for line in sys.stdin:
@@ -170,7 +173,7 @@ class Served:
                     # Only the engine's own cache: the connector keeps what it has.
                     self.say(event="reset", ok=self.llm.reset_prefix_cache())
                 case "hooks":
-                    self.say(event="hooks", steps_ns=self.time_hooks(job))
+                    self.say(event="hooks", **self.time_hooks(job))
                 case "counters":
                     self.say(event="counters", counters=self.counters())
                 case "close":

@@ -217,14 +217,17 @@ class Run:
 
 
 class Nursery(Process):
-    """A process that has imported vLLM and forks engines, which so start in a third of the time."""
+    """A process that has imported vLLM and forks engines, which so start in a third of the time.
 
-    def __init__(self, log: Path) -> None:
+    Engines import from the folders of `paths` too.
+    """
+
+    def __init__(self, log: Path, paths: Sequence[Path] = ()) -> None:
         self.socket = log.with_suffix(".socket")
         self.socket.unlink(missing_ok=True)
-        super().__init__(
-            spawn([sys.executable, ENGINE, "--fork", self.socket], log, ENVIRONMENT), log
-        )
+        found = [str(path) for path in paths] + [os.environ.get("PYTHONPATH", "")]
+        env = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, found))}
+        super().__init__(spawn([sys.executable, ENGINE, "--fork", self.socket], log, env), log)
         assert self.line(START_S).strip() == "listening"
 
     def fork(self, settings: dict[str, Any], log: Path, env: dict[str, str]) -> Forked:
@@ -409,7 +412,7 @@ class Faults(Process):
 
     `damage` changes one PUT under a right checksum, the control of every test of equality; `gone`
     removes the object of a GET before the GET arrives, `cut` ends its connection, `stall` keeps it
-    until `release`.
+    until `release`; `keep` does that to a PUT.
     """
 
     def __init__(self, binary: Path, log: Path, node: Node) -> None:
@@ -432,7 +435,7 @@ class Faults(Process):
         assert line == word, f"{self.name}: expected {word}, got {line}"
 
     def release(self, count: int = 1) -> None:
-        """Lets `count` stalled frames go on."""
+        """Lets `count` stalled or kept frames go on."""
         self.write("release")
         self.expect(f"released {count}")
 

@@ -10,6 +10,7 @@ use tessera_client::layout::{CopyError, Layout};
 
 use crate::error::{ErrorKind, Raise, raise};
 use crate::memory;
+use crate::sim_device::{SimDevice, device_of};
 
 /// The block memory of one worker before it is used.
 #[pyclass(frozen, module = "tessera_kv._native")]
@@ -23,18 +24,20 @@ pub(crate) struct BlockCopier {
 impl BlockCopier {
     /// Registers memory as a worker does: the same checks, the same refusals.
     #[new]
+    #[pyo3(signature = (document, layers, num_blocks, memory, device=None))]
     fn new(
         py: Python<'_>,
         document: &str,
         layers: &str,
         num_blocks: u64,
         memory: Vec<Py<PyAny>>,
+        device: Option<PyRef<'_, SimDevice>>,
     ) -> PyResult<Self> {
         let config = EngineConfig::from_json(document).map_err(|error| error.raise(py))?;
         let shape = config.shape().map_err(|error| error.raise(py))?;
         // SAFETY: `layers` describes the tensors of `memory`, which are dropped after the layout
-        // that holds the regions.
-        let layers = unsafe { memory::layers(layers, num_blocks) };
+        // that holds the regions. Copies wait for the device's answers.
+        let layers = unsafe { memory::layers(layers, num_blocks, device_of(device)) };
         let layers = layers.map_err(|error| error.raise(py))?;
         let layout = Layout::new(&shape, layers).map_err(|error| error.raise(py))?;
         Ok(Self {

@@ -11,6 +11,7 @@ mod memory;
 mod meter;
 mod options;
 mod scheduler;
+mod sim_device;
 mod worker;
 
 use std::io::IsTerminal as _;
@@ -55,6 +56,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<block_copy::BlockCopier>()?;
     module.add_class::<options::Options>()?;
     module.add_class::<scheduler::Scheduler>()?;
+    module.add_class::<sim_device::SimDevice>()?;
     module.add_class::<worker::Worker>()?;
     module.add_function(wrap_pyfunction!(weights_fingerprint, module)?)?;
     module.add_function(wrap_pyfunction!(metric_names, module)?)?;

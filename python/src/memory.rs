@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 use tessera_client::geometry::{BlockGeometry, GeometryError, TensorView};
 use tessera_client::layout::{BlockRun, LayerMemory};
-use tessera_client::{CudaDriver, DeviceError, Region};
+use tessera_client::{CudaDriver, Device, DeviceError, Region};
 
 /// One layer as the connector describes it.
 #[derive(Debug, Deserialize)]
@@ -67,13 +67,22 @@ pub(crate) enum MemoryError {
     Overlap { layer: String, shape: String },
 }
 
-/// The layers of a worker, in the order given.
+/// The layers of a worker, in the order given. Memory of the host belongs to `simulated` if a test
+/// gives such a device.
 ///
 /// # Safety
-/// Every storage described must stay mapped, readable and writable until the last region is gone.
-pub(crate) unsafe fn layers(json: &str, num_blocks: u64) -> Result<Vec<LayerMemory>, MemoryError> {
+/// Every storage described must stay mapped, readable and writable until the last region is gone
+/// and the simulated device has answered all that it was asked for.
+pub(crate) unsafe fn layers(
+    json: &str,
+    num_blocks: u64,
+    simulated: Option<Arc<dyn Device>>,
+) -> Result<Vec<LayerMemory>, MemoryError> {
     let described: Vec<LayerDescription> = serde_json::from_str(json)?;
-    let mut regions = BTreeMap::new();
+    let mut regions = Regions {
+        known: BTreeMap::new(),
+        simulated,
+    };
     let mut layers = Vec::with_capacity(described.len());
     for layer in described {
         // SAFETY: the caller's promise covers every storage described.
@@ -83,7 +92,10 @@ pub(crate) unsafe fn layers(json: &str, num_blocks: u64) -> Result<Vec<LayerMemo
 }
 
 /// Regions by address and length, so that layers of one storage share one.
-type Regions = BTreeMap<(u64, u64), Arc<Region>>;
+struct Regions {
+    known: BTreeMap<(u64, u64), Arc<Region>>,
+    simulated: Option<Arc<dyn Device>>,
+}
 
 /// # Safety
 /// As [`layers`].
@@ -167,7 +179,7 @@ unsafe fn region_of(
     place: (u64, u64),
     regions: &mut Regions,
 ) -> Result<Option<Arc<Region>>, DeviceError> {
-    if let Some(region) = regions.get(&place) {
+    if let Some(region) = regions.known.get(&place) {
         return Ok(Some(Arc::clone(region)));
     }
     let (Ok(address), Ok(length)) = (usize::try_from(place.0), usize::try_from(place.1)) else {
@@ -177,16 +189,20 @@ unsafe fn region_of(
         return Ok(None);
     }
     let base = std::ptr::with_exposed_provenance_mut(address);
-    let region = match kind {
+    let region = match (kind, &regions.simulated) {
         // SAFETY: not null; the caller keeps the storage mapped for as long as the region lives.
-        DeviceKind::Cpu => unsafe { Region::from_raw(base, length) },
-        DeviceKind::Cuda => {
+        (DeviceKind::Cpu, None) => unsafe { Region::from_raw(base, length) },
+        (DeviceKind::Cpu, Some(device)) => {
+            // SAFETY: as above.
+            unsafe { Region::on_device(device, base, length) }?
+        }
+        (DeviceKind::Cuda, _) => {
             let device = cuda()?.owner(address, length)?;
             // SAFETY: as above, and the device is the one that owns the memory.
             unsafe { Region::on_device(&device, base, length) }?
         }
     };
-    regions.insert(place, Arc::clone(&region));
+    regions.known.insert(place, Arc::clone(&region));
     Ok(Some(region))
 }
 

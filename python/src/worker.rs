@@ -15,6 +15,7 @@ use tessera_client::driver::{EngineConfig, TransferResults, WorkerDriver};
 
 use crate::error::Raise as _;
 use crate::meter::Meter;
+use crate::sim_device::{SimDevice, device_of};
 use crate::{local, memory};
 
 /// Ids of requests: sent, received, failed to be received.
@@ -43,8 +44,9 @@ impl Drop for Worker {
 #[pymethods]
 impl Worker {
     /// Starts the driver on block memory. `layers` describes it as JSON, `memory` holds the tensors
-    /// described, `binary` is the path of the `tessera` program.
+    /// described, `binary` is the path of the `tessera` program; `device` is a test's.
     #[new]
+    #[pyo3(signature = (document, layers, num_blocks, memory, binary, device=None))]
     fn new(
         py: Python<'_>,
         document: &str,
@@ -52,11 +54,12 @@ impl Worker {
         num_blocks: u64,
         memory: Vec<Py<PyAny>>,
         binary: &str,
+        device: Option<PyRef<'_, SimDevice>>,
     ) -> PyResult<Self> {
         let config = EngineConfig::from_json(document).map_err(|error| error.raise(py))?;
         // SAFETY: `layers` describes the tensors of `memory`. They are stored beside the driver and
-        // dropped after it, and the driver's end is the end of all regions.
-        let layers = unsafe { memory::layers(layers, num_blocks) };
+        // dropped after it, and the driver's end is the end of all regions and orders.
+        let layers = unsafe { memory::layers(layers, num_blocks, device_of(device)) };
         let layers = layers.map_err(|error| error.raise(py))?;
         drop(local::keep_alive(py, &config, binary)?);
         let driver = py.detach(|| WorkerDriver::start(&config, layers));

@@ -35,24 +35,27 @@ pub enum Fault {
     Cut,
     /// A GET stays in the proxy until [`Faults::release`]; others pass it by.
     Stall,
+    /// A PUT stays in the proxy until [`Faults::release`]; others pass it by.
+    Keep,
 }
 
 impl Fault {
     /// The kind of frame that it happens to.
     const fn kind(self) -> Kind {
         match self {
-            Self::Damage => Kind::Put,
+            Self::Damage | Self::Keep => Kind::Put,
             Self::Gone | Self::Cut | Self::Stall => Kind::Get,
         }
     }
 }
 
 /// The words by which faults are ordered and reported.
-const WORDS: [(&str, Fault); 4] = [
+const WORDS: [(&str, Fault); 5] = [
     ("damage", Fault::Damage),
     ("gone", Fault::Gone),
     ("cut", Fault::Cut),
     ("stall", Fault::Stall),
+    ("keep", Fault::Keep),
 ];
 
 impl FromStr for Fault {
@@ -192,7 +195,7 @@ impl Faults {
                     happened(fault);
                     return Ok(());
                 }
-                Fault::Stall => {
+                Fault::Stall | Fault::Keep => {
                     let node = Arc::clone(node);
                     lock(&self.stalled).push(Stalled { node, frame });
                     happened(fault);

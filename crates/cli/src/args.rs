@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tessera_node::Address;
 
 use crate::bench::floor;
-use crate::units::{parse_duration, parse_size};
+use crate::units::{Quota, parse_duration, parse_quota, parse_size};
 
 /// Where a node listens, and where it is looked for, if nothing else is said.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:7421";
@@ -63,6 +63,9 @@ pub(crate) struct NodeArguments {
     /// Bytes a second at which the folders are read for damage, one pass a day; 0B for never
     #[arg(long, value_parser = parse_size, default_value = "8MiB", requires = "data")]
     pub(crate) scrub: u64,
+    /// Most memory of a tenant's objects, such as team-a=4GiB; of each other one with *=SIZE
+    #[arg(long, value_name = "TENANT=SIZE", value_delimiter = ',', value_parser = parse_quota)]
+    pub(crate) quota: Vec<Quota>,
     /// Listen where other machines or users can reach the node: this release has no authentication
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -168,7 +171,7 @@ mod tests {
     #[test]
     fn the_documented_node_command_parses() {
         let line = "tessera node --listen 127.0.0.1:7421 --ram 4GiB --idle-exit 300s --lock /l \
-                    --data /a,/b --disk 1TiB --write back";
+                    --data /a,/b --disk 1TiB --write back --quota a=1GiB,*=2GiB --quota b=3GiB";
         let parsed = Arguments::try_parse_from(line.split(' ')).expect("the documented command");
         let Command::Node(node) = parsed.command else {
             panic!("not a node")
@@ -177,6 +180,9 @@ mod tests {
         assert_eq!(node.idle_exit, Some(Duration::from_secs(300)));
         assert!(!node.insecure);
         assert_eq!(node.data, [PathBuf::from("/a"), PathBuf::from("/b")]);
+        let quotas = [(Some("a"), 1), (None, 2), (Some("b"), 3)];
+        let quotas = quotas.map(|(tenant, gib)| (tenant.map(str::to_owned), gib << 30));
+        assert_eq!(node.quota, quotas);
         assert_eq!((node.disk, node.write), (Some(1 << 40), WriteMode::Back));
     }
 
@@ -186,6 +192,9 @@ mod tests {
             ("tessera node --ram 4", "4GiB"),
             ("tessera node --ram 4GiB --disk 1TiB", "--data"),
             ("tessera node --ram 4GiB --listen 7421", "127.0.0.1:7421"),
+            ("tessera node --ram 4GiB --quota 1GiB", "team-a=4GiB"),
+            ("tessera node --ram 4GiB --quota a=1", "512MiB"),
+            ("tessera node --ram 4GiB --quota =1GiB", "team-a=4GiB"),
             ("tessera stat --node unix:relative", "unix:/run"),
         ] {
             let refused = Arguments::try_parse_from(line.split(' ')).expect_err(line);

@@ -13,6 +13,9 @@ const BYTE_UNITS: [(&str, u64); 5] = [
     ("TiB", 1 << 40),
 ];
 
+/// Longest name of a tenant with a quota: it is part of the name of a counter.
+const NAME_BYTES_MAX: usize = 128;
+
 const TIME_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
 
 /// Bytes of a size such as `4GiB`, or a message that names the units.
@@ -22,6 +25,21 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         &BYTE_UNITS,
         "a size is a whole number with a unit, such as 512MiB or 4GiB",
     )
+}
+
+/// The limit of a tenant, or without a name of each that has none of its own.
+pub(crate) type Quota = (Option<String>, u64);
+
+/// A tenant and a size such as `team-a=4GiB`, or `*=4GiB`, or a message that says so.
+pub(crate) fn parse_quota(text: &str) -> Result<Quota, String> {
+    let split = text.split_once('=');
+    let named = split.filter(|(name, _)| (1..=NAME_BYTES_MAX).contains(&name.len()));
+    let Some((name, size)) = named.filter(|(name, _)| name.chars().all(|c| c.is_ascii_graphic()))
+    else {
+        return Err("a quota is a tenant and a size, such as team-a=4GiB or *=4GiB".to_owned());
+    };
+    let bytes = parse_size(size)?;
+    Ok(((name != "*").then(|| name.to_owned()), bytes))
 }
 
 /// A duration such as `300s`, `250ms`, `5m` or `1h`, or a message that names the units.

@@ -30,8 +30,8 @@ pub use until::{Over, Recall, Until};
 
 // The words in which callers speak of objects and memory, so that they need no other crate.
 pub use tessera_proto::{
-    Expectation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId, checksum,
+    Expectation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId, checksum,
 };
 pub use tessera_transport::{
-    Address, CudaDriver, Device, DeviceError, Lent, Region, Segments, SimDevice,
+    Address, CudaDriver, Device, DeviceError, FenceSide, Lent, Region, Segments, SimDevice,
 };

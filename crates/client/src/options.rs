@@ -144,6 +144,25 @@ pub const TABLE: &[OptionDoc] = &[
         meaning: "How long one object may take to be saved. Then it is dropped.",
     },
     OptionDoc {
+        key: "preempt_timeout_ms",
+        kind: TIMEOUT_MS,
+        default: "1000",
+        meaning: "How long a step waits for the loads of requests that it preempts to end by \
+                  themselves. Then their memory is called back, which may cost a connection.",
+    },
+    OptionDoc {
+        key: "proof_timeout_ms",
+        kind: Kind::Integer {
+            min: 1000,
+            max: 600_000,
+        },
+        default: "120000",
+        meaning: "How long the proof may take that block memory is at rest: the answer of a \
+                  device, the return of memory that was called back. Then the worker stops, \
+                  because what may still be written is never used again. Longer than a step \
+                  computes.",
+    },
+    OptionDoc {
         key: "connect_timeout_ms",
         kind: TIMEOUT_MS,
         default: "500",
@@ -273,6 +292,8 @@ pub struct Options {
     pub lookup_timeout: Duration,
     pub load_timeout: Duration,
     pub save_timeout: Duration,
+    pub preempt_timeout: Duration,
+    pub proof_timeout: Duration,
     pub connect_timeout: Duration,
     pub lease: Duration,
     pub max_loads: u64,
@@ -361,6 +382,8 @@ impl Options {
             lookup_timeout: reader.millis("lookup_timeout_ms")?,
             load_timeout: reader.millis("load_timeout_ms")?,
             save_timeout: reader.millis("save_timeout_ms")?,
+            preempt_timeout: reader.millis("preempt_timeout_ms")?,
+            proof_timeout: reader.millis("proof_timeout_ms")?,
             connect_timeout: reader.millis("connect_timeout_ms")?,
             lease: reader.millis("lease_ms")?,
             max_loads: reader.integer("max_loads")?,

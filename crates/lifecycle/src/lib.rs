@@ -1,9 +1,10 @@
-//! What may happen to a request's loads and saves, as pure state machines.
+//! What may happen to a request's loads, saves and direct transfers, as pure state machines.
 //!
 //! Holds: the shape of an engine's cache ([`Shape`]), the one function that says which objects a
 //! boundary needs ([`plan`]), the plan of a step as it travels from the scheduler to its workers
-//! ([`StepPlan`]), and the two machines [`SchedulerRoot`] and [`WorkerRoot`]. May import: proto.
-//! Never sees: a clock, async, a channel, a lock, a socket, a thread, `unsafe`.
+//! ([`StepPlan`]), the two machines of loads, [`SchedulerRoot`] and [`WorkerRoot`], and the machine
+//! of direct transfers between engines, [`PeerRoot`]. May import: proto. Never sees: a clock,
+//! async, a channel, a lock, a socket, a thread, `unsafe`.
 //!
 //! # How to drive a machine
 //! A root owns all of its state and takes `&mut self`. One mutation (`handle_*`, or one of the
@@ -16,6 +17,7 @@
 
 mod ids;
 mod metadata;
+pub mod peer;
 pub mod plan;
 pub mod scheduler;
 mod shape;
@@ -23,6 +25,7 @@ pub mod worker;
 
 pub use ids::{Attempt, LoadId, LookupId, RequestKey, SaveId};
 pub use metadata::{ChunkHash, LeaseOrder, LoadOrder, PlanError, SaveOrder, StepPlan};
+pub use peer::{PeerConfig, PeerRoot};
 pub use scheduler::{SchedulerConfig, SchedulerRoot};
 pub use shape::{Axes, Axis, GroupKind, GroupSpec, LayoutClass, Rank, Shape, ShapeError};
 pub use worker::{WorkerConfig, WorkerRoot};

@@ -3,14 +3,18 @@
 //! Built by `tessera node` and by tests; checked once, by `Node::start`, so that no later code has
 //! to ask whether a limit makes sense.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use tessera_proto::limits;
-use tessera_store::WritePolicy;
+use tessera_store::{TenantLimits, WritePolicy};
 use tessera_transport::Address;
 
 use crate::error::StartError;
+
+/// Most tenants with a name in the limits: each has numbers of its own in STAT.
+const TENANTS_NAMED_MAX: usize = 128;
 
 /// An object is small if it takes no more than one part in so many of what may be in reception.
 const SMALL_SHARE: u64 = 16;
@@ -24,6 +28,8 @@ pub struct NodeConfig {
     pub ram_bytes: u64,
     /// Where objects are kept beyond memory and across starts; none: in memory only.
     pub data: Option<DataConfig>,
+    /// How much of memory tenants may hold.
+    pub tenants: TenantLimits,
     /// Allows an address that other machines can reach and a folder that other users can enter.
     pub insecure: bool,
     /// Held while the node runs; a unix socket has one of its own if none is given.
@@ -80,12 +86,26 @@ impl NodeConfig {
             listen,
             ram_bytes,
             data: None,
+            tenants: TenantLimits::default(),
             insecure: false,
             lock: None,
             idle_exit: None,
             limits,
         }
     }
+}
+
+/// What the limits of tenants must fulfil.
+pub(crate) fn check_tenants(limits: &TenantLimits) -> Result<(), StartError> {
+    let names: BTreeSet<_> = limits.named.iter().map(|(name, _)| name).collect();
+    if names.len() < limits.named.len() {
+        return Err(StartError::Limits("a tenant has two quotas: give one"));
+    }
+    if names.len() > TENANTS_NAMED_MAX {
+        let message = "more than 128 tenants have a quota: let others share one, with `*=SIZE`";
+        return Err(StartError::Limits(message));
+    }
+    Ok(())
 }
 
 impl NodeLimits {

@@ -15,8 +15,8 @@ use crate::error::StartError;
 const DISK_BYTES_AN_OBJECT: u64 = 4 << 10;
 /// Objects that the index of the smallest disk may hold.
 const OBJECTS_MIN: u64 = 1 << 20;
-/// Threads that read each disk: while one verifies what it read, the other keeps the disk busy.
-const READERS: usize = 2;
+/// Threads that read each disk: while some verify what they read, the others keep the disk busy.
+const READERS: usize = 4;
 
 /// Takes the memory, opens the folders and finds what they hold.
 pub(crate) fn open(config: &NodeConfig) -> Result<Store, StartError> {
@@ -65,6 +65,7 @@ fn ram(config: &NodeConfig) -> StoreConfig {
     wanted.max_object_bytes = limits.object_bytes;
     wanted.leases.store_bytes_max = limits.leased_bytes;
     wanted.leases.owner_bytes_max = limits.own_leased_bytes();
+    wanted.tenants = config.tenants.clone();
     wanted.fault_threads = available_parallelism().map_or(1, usize::from);
     wanted
 }

@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::budget::Budget;
 use crate::clock::Clock;
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, check_tenants};
 use crate::connection;
 use crate::counters::Counters;
 use crate::data;
@@ -68,6 +68,7 @@ impl Node {
     /// See [`StartError`]; nothing is left behind.
     pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         config.limits.check(config.ram_bytes)?;
+        check_tenants(&config.tenants)?;
         let mut claim = Claim::take(&config)?;
         let wanted = config.listen.to_string();
         let bind = |source| StartError::Bind {

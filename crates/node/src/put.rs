@@ -60,7 +60,8 @@ pub(crate) async fn receive(
         reply.refuse(Refusal::Busy, message);
         return Ok(());
     };
-    let mut extent = match shared.store.reserve(payload_bytes, shared.clock.now()) {
+    let now = shared.clock.now();
+    let mut extent = match shared.store.reserve_for(object.tenant, payload_bytes, now) {
         Ok(extent) => extent,
         Err(refusal) => {
             receiver.payload_discard(deadline).await?;

@@ -51,7 +51,30 @@ impl Shared {
             numbers.push((name, value + by_the_tiers));
         }
         let entries = numbers.into_iter();
-        entries.map(|(name, value)| entry(name, value)).collect()
+        let mut entries: Vec<_> = entries.map(|(name, value)| entry(name, value)).collect();
+        entries.extend(self.tenants());
+        entries
+    }
+
+    /// The numbers of each tenant with a quota and of all others together; none where nobody has
+    /// one, so that names of clients never make names of numbers.
+    fn tenants(&self) -> impl Iterator<Item = StatEntry> {
+        let ram = self.store.ram();
+        let stats = match ram.has_tenants() {
+            true => ram.tenants(),
+            false => Vec::new(),
+        };
+        stats.into_iter().flat_map(|tenant| {
+            let of = match tenant.name.as_str() {
+                "" => "tenants_other".to_owned(),
+                name => format!("tenant_{name}"),
+            };
+            [
+                entry(&format!("{of}_objects"), tenant.objects),
+                entry(&format!("{of}_bytes"), tenant.bytes),
+                entry(&format!("{of}_evictions"), tenant.evictions),
+            ]
+        })
     }
 }
 

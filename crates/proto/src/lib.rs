@@ -1,8 +1,9 @@
 //! The bytes that two Tessera processes must agree on.
 //!
 //! Holds: identity (namespace, object key, object id), the stored object header, the wire frame
-//! header and its messages, ring placement, and the limits that bound all of them. May import: no
-//! other crate of ours. Never sees: a runtime, a socket, a file, a clock, randomness, `unsafe`.
+//! header and its messages, what engines say to each other about direct transfers, ring placement,
+//! and the limits that bound all of them. May import: no other crate of ours. Never sees: a
+//! runtime, a socket, a file, a clock, randomness, `unsafe`.
 //!
 //! Every decoder takes bytes from an untrusted party: it checks each declared length against a
 //! named limit before it allocates or does arithmetic, consumes its input exactly, and answers with
@@ -16,6 +17,7 @@ pub mod identity;
 pub mod limits;
 pub mod message;
 mod object;
+pub mod peer;
 pub mod ring;
 mod time;
 
@@ -24,7 +26,7 @@ pub use codec::{DecodeError, Reader, Writer};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, Kind, PROTOCOL_VERSION};
 pub use identity::{
     BlockHash, Component, Coordinate, Coordinates, KeyDigest, Namespace, NamespaceDigest, ObjectId,
-    ObjectKey, Topology,
+    ObjectKey, TenantTag, Topology,
 };
 pub use message::{Incarnation, LeaseId};
 pub use object::{Expectation, OBJECT_HEADER_BYTES, ObjectHeader, ObjectMismatch, WriteId};

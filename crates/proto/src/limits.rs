@@ -30,6 +30,12 @@ pub const BLOCK_HASH_BYTES_MAX: u32 = 64;
 pub const RANKS_MAX: u32 = 4_096;
 /// Most tokens of one chunk.
 pub const CHUNK_TOKENS_MAX: u32 = 1 << 20;
+/// Most parts in one message between engines.
+pub const PEER_PARTS_MAX: u32 = 8_192;
+/// Most blocks in one message between engines, over all of its parts.
+pub const PEER_BLOCKS_MAX: u32 = 65_536;
+/// Most entries of an open set, or of its answer, in one message between engines.
+pub const PEER_ENTRIES_MAX: u32 = 32_768;
 
 const ID_BYTES: u32 = 16;
 /// Bytes that an ACQUIRE answer spends on one item: status and length.
@@ -38,6 +44,13 @@ pub(crate) const ACQUIRE_ITEM_BYTES: u32 = 9;
 pub(crate) const REMOVE_ITEM_BYTES: u32 = 25;
 /// Bytes that a STAT answer spends on one counter beside its name: length and value.
 pub(crate) const STAT_ITEM_BYTES: u32 = 12;
+/// Bytes that an OFFER or a CLAIM spends on one part beside its blocks: part, attempt and count. No
+/// other list of parts spends more on one.
+pub(crate) const PEER_PART_BYTES: u32 = 14;
+/// Bytes of one block: group, number and generation.
+pub(crate) const PEER_BLOCK_BYTES: u32 = 14;
+/// Bytes of one entry of an open set: transfer and part.
+pub(crate) const PEER_ENTRY_BYTES: u32 = 22;
 /// Bytes of a body beside its items; no message needs more.
 const BODY_FIXED_BYTES: u32 = 256;
 
@@ -47,6 +60,11 @@ const _: () = assert!(BATCH_ITEMS_MAX * REMOVE_ITEM_BYTES + BODY_FIXED_BYTES <= 
 const _: () = assert!(
     STAT_ENTRIES_MAX * (STAT_ITEM_BYTES + STAT_NAME_BYTES_MAX) + BODY_FIXED_BYTES <= BODY_BYTES_MAX
 );
+const _: () = assert!(
+    PEER_PARTS_MAX * PEER_PART_BYTES + PEER_BLOCKS_MAX * PEER_BLOCK_BYTES + BODY_FIXED_BYTES
+        <= BODY_BYTES_MAX
+);
+const _: () = assert!(PEER_ENTRIES_MAX * PEER_ENTRY_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
 const _: () = assert!(TEXT_BYTES_MAX + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
 const _: () = assert!(
     DEADLINE_MS_MAX <= LEASE_MS_MAX,

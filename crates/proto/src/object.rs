@@ -8,7 +8,7 @@
 use thiserror::Error;
 
 use crate::codec::{DecodeError, Reader, Writer, at_most};
-use crate::identity::{KeyDigest, NamespaceDigest, ObjectId};
+use crate::identity::{KeyDigest, NamespaceDigest, ObjectId, TenantTag};
 use crate::limits::OBJECT_BYTES_MAX;
 
 /// Bytes of an object header.
@@ -16,10 +16,10 @@ pub const OBJECT_HEADER_BYTES: usize = 128;
 
 const MAGIC: [u8; 4] = *b"TSOB";
 const FORMAT: u16 = 1;
-/// Bytes after the last field, zero in this format.
-const RESERVED_BYTES: usize = 24;
+/// Bytes before the last field, zero in this format.
+const RESERVED_BYTES: usize = 16;
 
-const _: () = assert!(4 + 2 + 2 + 32 + 32 + 4 * 8 + RESERVED_BYTES == OBJECT_HEADER_BYTES);
+const _: () = assert!(4 + 2 + 2 + 32 + 32 + 5 * 8 + RESERVED_BYTES == OBJECT_HEADER_BYTES);
 
 /// Names one write of an object, so that a removal hits that write and not its replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,6 +40,8 @@ pub struct ObjectHeader {
     pub checksum: u64,
     /// The write that made it.
     pub write: WriteId,
+    /// Who is charged for it.
+    pub tenant: TenantTag,
 }
 
 /// What a reader asks for: everything about an object but its contents.
@@ -158,6 +160,7 @@ impl ObjectHeader {
         writer.u64(self.checksum);
         writer.u64(self.write.0);
         writer.bytes(&[0; RESERVED_BYTES]);
+        writer.u64(self.tenant.0);
     }
 
     /// Reads a header from the front of `reader`.
@@ -183,15 +186,17 @@ impl ObjectHeader {
                 got: u64::from(flags),
             });
         }
-        let header = Self {
+        let mut header = Self {
             namespace: NamespaceDigest(reader.array("namespace digest")?),
             key: KeyDigest(reader.array("key digest")?),
             layout: reader.u64("object layout")?,
             length_bytes: reader.u64("object length")?,
             checksum: reader.u64("object checksum")?,
             write: WriteId(reader.u64("write id")?),
+            tenant: TenantTag::NONE,
         };
         reader.zeros("object reserved", RESERVED_BYTES)?;
+        header.tenant = TenantTag(reader.u64("tenant")?);
         if header.length_bytes == 0 {
             return Err(DecodeError::Invalid {
                 field: "object length",

@@ -5,6 +5,7 @@
 
 use std::io;
 
+use tessera_proto::TenantTag;
 use tessera_proto::limits::{LEASE_MS_MAX, OBJECT_BYTES_MAX};
 use thiserror::Error;
 
@@ -20,8 +21,40 @@ pub struct StoreConfig {
     pub max_object_bytes: u64,
     /// Bounds on leases.
     pub leases: LeaseLimits,
+    /// What tenants may hold.
+    pub tenants: TenantLimits,
     /// Threads that fault the arena in at start.
     pub fault_threads: usize,
+}
+
+/// How much of a store tenants may hold, payload bytes. Who is at his limit makes room among his
+/// own objects, whether the store is full or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantLimits {
+    /// The tenants with a name, each with its limit if it has one. They have numbers of their own.
+    pub named: Vec<(String, Option<u64>)>,
+    /// The limit of each other tenant.
+    pub others: Option<u64>,
+}
+
+impl TenantLimits {
+    /// The limit of a tenant; beyond all that there is if it has none.
+    pub(crate) fn quota_bytes(&self, tag: TenantTag) -> u64 {
+        let named = self
+            .named
+            .iter()
+            .find(|(name, _)| TenantTag::of(name) == tag);
+        named
+            .map_or(self.others, |(_, quota)| *quota)
+            .unwrap_or(u64::MAX)
+    }
+
+    /// Whether a tenant has a name here.
+    pub(crate) fn is_named(&self, tag: TenantTag) -> bool {
+        self.named
+            .iter()
+            .any(|(name, _)| TenantTag::of(name) == tag)
+    }
 }
 
 /// Bounds on leases. A lease takes memory out of eviction's reach, so each is a bound on how much
@@ -52,6 +85,7 @@ impl StoreConfig {
                 owner_bytes_max: capacity_bytes / 2,
                 owner_leases_max: 4_096,
             },
+            tenants: TenantLimits::default(),
             fault_threads: 2,
         }
     }

@@ -19,6 +19,7 @@ use crate::slots::{SlotId, Slots};
 use crate::space::Space;
 use crate::stat::{Count, Counters};
 use crate::state::{Kind, Queue, State};
+use crate::tenants::{Readers, Tenants};
 
 /// The parts of a store.
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub(crate) struct Core {
     pub(crate) index: Index,
     pub(crate) leases: Leases,
     pub(crate) counters: Counters,
+    pub(crate) readers: Readers,
     pub(crate) space: Mutex<Space>,
     arena: Arena,
 }
@@ -39,8 +41,11 @@ impl Core {
         let length_bytes = geometry.payload_offset(geometry.units());
         let arena = Arena::map(length_bytes, config.fault_threads)?;
         let slots = Slots::new(geometry.units());
+        let (readers, bytes) = (Readers::new(), geometry.bytes(geometry.units()));
+        let tenants = Tenants::new(config.tenants.clone(), bytes, readers.clone());
         Ok(Self {
-            space: Mutex::new(Space::new(geometry, &slots)),
+            space: Mutex::new(Space::new(geometry, &slots, tenants)),
+            readers,
             config,
             geometry,
             slots,

@@ -9,20 +9,12 @@ const WAYS: usize = 16;
 /// Days until an entry is forgotten.
 const DAYS_KEPT: u64 = 128;
 
-/// An eviction; a fingerprint of zero is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
-    /// Fifteen bits of the hash that do not choose the bucket, and below them the origin.
-    print: u16,
-    /// The low bits of the day.
-    day: u16,
-}
+/// An eviction: fifteen bits of the hash that do not choose the bucket, the origin, and the low
+/// sixteen bits of the day. Zero is none; a number, so that an empty table costs nothing.
+type Entry = u32;
 
-impl Entry {
-    fn age(&self, today: u64) -> u64 {
-        u64::from(low(today).wrapping_sub(self.day))
-    }
-}
+const PRINT_SHIFT: u32 = 17;
+const ORIGIN: Entry = 1 << 16;
 
 /// What is remembered of an object that came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,67 +34,78 @@ pub(crate) struct Ghost {
 impl Ghost {
     pub(crate) fn new() -> Self {
         Self {
-            buckets: vec![[Entry::default(); WAYS]],
+            buckets: Vec::new(),
         }
     }
 
-    /// Makes room for `entries`. A larger table starts empty: for one round, returning objects
-    /// are taken for new ones again.
+    /// Makes room for about `entries`. A table of another size starts empty: for one round,
+    /// returning objects are taken for new ones again.
     pub(crate) fn keep(&mut self, entries: usize) {
-        let wanted = entries.div_ceil(WAYS).next_power_of_two();
-        if wanted > self.buckets.len() {
-            self.buckets = vec![[Entry::default(); WAYS]; wanted];
+        let wanted = entries.div_ceil(WAYS).max(1);
+        let has = self.buckets.len();
+        if wanted > has || has > 4 * wanted + 4 {
+            self.buckets = vec![[0; WAYS]; wanted + wanted / 8];
         }
     }
 
-    /// Remembers an eviction. `hash` is uniform.
+    /// Remembers an eviction. `hash` is uniform. There is room for some.
     pub(crate) fn remember(&mut self, hash: u64, was_proven: bool, today: u64) {
-        let print = print(hash) << 1 | u16::from(was_proven);
         let oldest = self
             .bucket(hash)
             .iter_mut()
-            .max_by_key(|entry| match entry.print {
+            .max_by_key(|entry| match **entry {
                 0 => u64::MAX,
-                _ => entry.age(today),
+                entry => age(entry, today),
             })
             .expect("a bucket has ways");
-        *oldest = Entry {
-            print,
-            day: low(today),
-        };
+        let origin = if was_proven { ORIGIN } else { 0 };
+        *oldest = print(hash) << PRINT_SHIFT | origin | u32::from(low(today));
     }
 
     /// What is remembered of an object's last eviction; forgets it.
     pub(crate) fn take(&mut self, hash: u64, today: u64) -> Option<Returned> {
+        if self.buckets.is_empty() {
+            return None;
+        }
         let print = print(hash);
-        let found = self
-            .bucket(hash)
-            .iter_mut()
-            .find(|entry| entry.print >> 1 == print && entry.age(today) < DAYS_KEPT)?;
+        let is_it = |entry: Entry| entry >> PRINT_SHIFT == print && age(entry, today) < DAYS_KEPT;
+        let found = self.bucket(hash).iter_mut().find(|entry| is_it(**entry))?;
         let entry = std::mem::take(found);
         Some(Returned {
-            was_proven: entry.print & 1 == 1,
-            days: entry.age(today),
+            was_proven: entry & ORIGIN != 0,
+            days: age(entry, today),
         })
     }
 
+    /// Its memory, bytes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&self.buckets[..])
+    }
+
     fn bucket(&mut self, hash: u64) -> &mut [Entry; WAYS] {
-        let mask = self.buckets.len() as u64 - 1;
-        let at = usize::try_from(hash & mask).expect("below the number of buckets");
+        let scaled = u128::from(hash << 16) * self.buckets.len() as u128;
+        let at = usize::try_from(scaled >> 64).expect("below the number of buckets");
         &mut self.buckets[at]
     }
 }
 
 /// Fifteen bits of the hash that do not choose the bucket; never zero.
-fn print(hash: u64) -> u16 {
+fn print(hash: u64) -> u32 {
     let [high, low, ..] = hash.to_be_bytes();
-    (u16::from_be_bytes([high, low]) >> 1).max(1)
+    u32::from((u16::from_be_bytes([high, low]) >> 1).max(1))
 }
 
 /// The low bits of a day.
 fn low(day: u64) -> u16 {
     let [low, high, ..] = day.to_le_bytes();
     u16::from_le_bytes([low, high])
+}
+
+/// Days since the eviction.
+fn age(entry: Entry, today: u64) -> u64 {
+    let [low_byte, high_byte, ..] = entry.to_le_bytes();
+    u64::from(low(today).wrapping_sub(u16::from_le_bytes([low_byte, high_byte])))
 }
 
 #[cfg(test)]
@@ -120,23 +123,23 @@ mod tests {
         let mut ghost = Ghost::new();
         ghost.keep(4_096);
         for number in 0..20_000 {
-            ghost.remember(hash(number), number % 2 == 1, 70_000 + number / 100);
+            ghost.remember(hash(number), number % 2 == 1, 70_000 + number / 200);
         }
-        let today = 70_000 + 200;
+        let today = 70_000 + 100;
         let known = |ghost: &mut Ghost, range: std::ops::Range<u64>| {
             range
                 .filter(|number| {
                     let returned = ghost.take(hash(*number), today);
                     returned.is_some_and(|returned| {
                         returned.was_proven == (number % 2 == 1)
-                            && returned.days == 200 - number / 100
+                            && returned.days == 100 - number / 200
                     })
                 })
                 .count()
         };
         assert!(known(&mut ghost, 18_000..20_000) > 1_980, "lately evicted");
         assert!(known(&mut ghost, 18_000..20_000) < 10, "known once");
-        assert!(known(&mut ghost, 0..15_000) < 150, "long evicted");
+        assert!(known(&mut ghost, 0..10_000) < 150, "long evicted");
     }
 
     #[test]
@@ -146,6 +149,23 @@ mod tests {
         for (today, known) in [(DAYS_KEPT - 1, true), (DAYS_KEPT, false)] {
             ghost.remember(hash(1), true, 0);
             assert_eq!(ghost.take(hash(1), today).is_some(), known, "day {today}");
+        }
+    }
+
+    #[test]
+    fn table_follows_what_is_held_up_and_down() {
+        let mut ghost = Ghost::new();
+        assert_eq!(ghost.take(hash(1), 0), None);
+        for (entries, bucket_count) in [
+            (0, 1),
+            (128, 9),
+            (144, 9),
+            (1_600, 112),
+            (448, 112),
+            (320, 22),
+        ] {
+            ghost.keep(entries);
+            assert_eq!(ghost.bytes(), bucket_count * 64, "for {entries} entries");
         }
     }
 }

@@ -136,11 +136,11 @@ impl ReadPin {
         unsafe { slice::from_raw_parts(start.as_ptr(), length) }
     }
 
-    /// One more pin of the same object. None if 16 million readers hold it already.
+    /// One more pin of the same object. None if a million readers hold it already.
     pub(crate) fn again(&self) -> Option<Self> {
-        let today = self.core.slots.today();
+        let readers = &self.core.readers;
         self.core.slots[self.slot]
-            .change(|state| state.pinned(today))
+            .change(|state| state.pinned(readers.today(state.tenant())))
             .ok()?;
         self.core.counters.pins.add(1);
         Some(Self::new(Arc::clone(&self.core), self.slot, self.header))

@@ -30,6 +30,13 @@ impl Index {
         }
     }
 
+    /// Its memory, bytes.
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.read().allocation_size()).sum()
+    }
+
     /// The hash of an id: uniform, and known to nobody outside.
     pub(crate) fn hash(&self, id: &ObjectId) -> u64 {
         self.keys.hash_one(id.0)

@@ -8,6 +8,7 @@ use crate::order::Order;
 use crate::ram::RamStore;
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, Queue};
+use crate::tenants::{TenantId, Tenants};
 
 impl RamStore {
     /// Walks the whole store and panics at the first contradiction. For tests, while no other call
@@ -18,9 +19,9 @@ impl RamStore {
     pub fn check_invariants(&self) {
         let core = &self.core;
         let space = core.space.lock();
-        let (extents, order) = space.parts();
+        let (extents, tenants) = space.parts();
         extents.check_invariants(&core.slots);
-        order.check_invariants(&core.slots, extents);
+        tenants.check_invariants(&core.slots, extents);
         let (mut objects, mut bytes, mut reserved, mut leased, mut pins) = (0, 0, 0, 0, 0);
         for slot in extents.tiles(&core.slots) {
             let record = &core.slots[slot];
@@ -106,9 +107,30 @@ impl Extents {
     }
 }
 
+impl Tenants {
+    /// Each tenant is charged for what says that it is its.
+    fn check_invariants(&self, slots: &Slots, extents: &Extents) {
+        for (id, tenant) in (0..).map(TenantId).zip(self.iter()) {
+            tenant.order.check_invariants(slots, extents, id);
+            let (mut objects, mut bytes, mut reserved) = (0, 0, 0);
+            let its = extents.tiles(slots).map(|slot| &slots[slot]);
+            for record in its.filter(|record| record.state().tenant() == id) {
+                let length = u64::from(record.measure.get());
+                match record.kind() {
+                    Kind::Stored => (objects, bytes) = (objects + 1, bytes + length),
+                    Kind::Reserved => reserved += length,
+                    _ => {}
+                }
+            }
+            assert_eq!((tenant.objects, tenant.bytes), (objects, bytes + reserved));
+            assert_eq!(tenant.reserved_bytes, reserved);
+        }
+    }
+}
+
 impl Order {
     /// Each queue holds the objects that say so, and knows their sum.
-    fn check_invariants(&self, slots: &Slots, extents: &Extents) {
+    fn check_invariants(&self, slots: &Slots, extents: &Extents, tenant: TenantId) {
         for queue in [Queue::Fresh, Queue::Proven] {
             let (queued, units, objects) = self.inspect(slots, queue);
             for slot in &queued {
@@ -120,7 +142,8 @@ impl Order {
             assert_eq!((queued.len(), sum.sum()), (objects, units));
             let says_so = extents.tiles(slots).filter(|slot| {
                 let state = slots[*slot].state();
-                state.kind() == Kind::Stored && state.queue() == queue
+                let its = state.kind() == Kind::Stored && state.tenant() == tenant;
+                its && state.queue() == queue
             });
             assert_eq!(says_so.count(), objects, "an object is in no queue");
         }

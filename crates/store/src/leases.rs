@@ -219,7 +219,7 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use tessera_proto::{KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId};
+    use tessera_proto::{KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId};
 
     use super::*;
     use crate::config::StoreConfig;
@@ -237,6 +237,7 @@ mod tests {
             length_bytes: 100,
             checksum: 0,
             write: WriteId(1),
+            tenant: TenantTag::NONE,
         };
         let extent = store.reserve(100, T0).expect("room");
         let published = store.publish(extent, header.id(), header, T0);

@@ -21,6 +21,7 @@
 //! | `guard.rs` | `WriteExtent`, `ReadPin` |
 //! | `space.rs` | making room: what the space lock guards |
 //! | `extents.rs`, `geometry.rs` | the allocator |
+//! | `tenants.rs` | who holds how much, and who pays |
 //! | `order.rs`, `calendar.rs`, `ghost.rs` | the order of eviction |
 //! | `index.rs` | ids to records |
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
@@ -49,8 +50,9 @@ mod space;
 mod stat;
 mod state;
 mod store;
+mod tenants;
 
-pub use config::{LeaseLimits, StoreConfig, StoreError};
+pub use config::{LeaseLimits, StoreConfig, StoreError, TenantLimits};
 pub use disk::{
     BLOCK_BYTES, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskReport, DiskSize, DiskStat,
     DiskTier, Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, RawDisk, Scrub,
@@ -59,6 +61,6 @@ pub use disk::{
 pub use guard::{ReadPin, WriteExtent};
 pub use leases::OwnerId;
 pub use ram::{Acquired, Published, RamStore, ReserveRefusal};
-pub use stat::StoreStat;
+pub use stat::{StoreStat, TenantStat};
 pub use store::Store;
 pub use tessera_proto::message::{AcquireItem, Presence};

@@ -1,15 +1,15 @@
 //! The order of eviction: by last use, with more patience for what was read.
 //!
-//! Called under the space lock. There are two queues, of objects that nobody has read yet and of
-//! those that somebody has, or that came back soon after they had left. In each, the longest
-//! unused leaves first; between the two, the one that is unused for longer, where the age of what
-//! was read is divided by a *patience*. A patience of one is LRU; a large one is what scans and
-//! skewed popularity want.
+//! Called under the space lock, for one tenant each. There are two queues, of objects that nobody
+//! has read yet and of those that somebody has, or that came back soon after they had left. In
+//! each, the longest unused leaves first; between the two, the one that is unused for longer, where
+//! the age of what was read is divided by a *patience*. A patience of one is LRU; a large one is
+//! what scans and skewed popularity want.
 //!
 //! The patience is learnt from what comes back. If of a hundred evictions from one queue more come
 //! back soon than of a hundred from the other, the wrong ones leave, and the patience moves
 //! towards their equality. Time is counted in what is admitted, so that the order is the same for
-//! any speed and any size.
+//! any speed and any size, and a tenant's by what it admits itself.
 //!
 //! Reads take no lock: they note the day in the object's own word, and an object that was read is
 //! put where it belongs when its turn comes.
@@ -23,14 +23,12 @@ use crate::ghost::Ghost;
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, Queue};
 
-/// Days in which as much is admitted as the arena holds.
-const DAYS_OF_CAPACITY: u32 = 32;
+/// Days in which as much is admitted as is held.
+const DAYS_OF_HELD: u64 = 32;
 /// An object that returns within this came back soon.
 const SOON_DAYS: u64 = 16;
-/// Evictions that are remembered, as a multiple of the objects that are held, but not more than
-/// one in so many units of the arena, unless the objects are as small.
+/// Evictions that are remembered, as a multiple of the objects that are held.
 const REMEMBERED_FACTOR: usize = 4;
-const REMEMBERED_UNITS: usize = 1;
 /// The patience at the start, at least, and at most.
 const PATIENCE: f64 = 1.35;
 const PATIENCE_MIN: f64 = 1.0;
@@ -72,16 +70,13 @@ pub(crate) struct Order {
     ghost: Ghost,
     /// What the age of the proven is divided by.
     patience: f64,
-    /// Entries that the ghost may have however small objects are.
-    remembered_max: usize,
-    day_units: u32,
+    today: u64,
     /// Units admitted today.
-    units_today: u32,
+    units_today: u64,
 }
 
 impl Order {
-    /// For an arena of `units`.
-    pub(crate) fn new(units: u32) -> Self {
+    pub(crate) fn new() -> Self {
         let list = || List {
             calendar: Calendar::new(),
             units: 0,
@@ -93,16 +88,35 @@ impl Order {
             proven: list(),
             ghost: Ghost::new(),
             patience: PATIENCE,
-            remembered_max: units as usize / REMEMBERED_UNITS,
-            day_units: units.div_ceil(DAYS_OF_CAPACITY),
+            today: 0,
             units_today: 0,
         }
+    }
+
+    /// The day, which a touch has to note.
+    pub(crate) fn today(&self) -> u64 {
+        self.today
+    }
+
+    /// Whether nothing is queued.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects() == 0
+    }
+
+    /// The memory of what it remembers, bytes.
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.ghost.bytes()
+    }
+
+    fn objects(&self) -> usize {
+        self.fresh.objects + self.proven.objects
     }
 
     /// Queues a new object of `units`.
     pub(crate) fn admit(&mut self, slots: &Slots, slot: SlotId, units: u32, hash: u64) {
         self.pass(slots, units);
-        let today = slots.today();
+        let today = self.today;
         let queue = match self.ghost.take(hash, today) {
             Some(returned) => {
                 if returned.days <= SOON_DAYS {
@@ -113,9 +127,6 @@ impl Order {
             None => Queue::Fresh,
         };
         self.enter(slots, slot, units, (queue, today, End::First));
-        let objects = self.fresh.objects + self.proven.objects;
-        let most = self.remembered_max.max(objects);
-        self.ghost.keep(most.min(objects * REMEMBERED_FACTOR));
     }
 
     /// Puts a parked object back, if it is one and nobody holds it now: it was used until today.
@@ -124,11 +135,11 @@ impl Order {
         if state.kind() != Kind::Stored || state.queue() != Queue::Parked || state.holds() > 0 {
             return;
         }
-        let queue = match state.touches() {
-            0 => Queue::Fresh,
-            _ => Queue::Proven,
+        let queue = match state.is_touched() {
+            false => Queue::Fresh,
+            true => Queue::Proven,
         };
-        self.enter(slots, slot, units, (queue, slots.today(), End::First));
+        self.enter(slots, slot, units, (queue, self.today, End::First));
     }
 
     /// Takes an object out of its queue, if it is in one.
@@ -158,8 +169,9 @@ impl Order {
             self.fresh.evictions /= 2;
             self.proven.evictions /= 2;
         }
-        let was_proven = queue == Queue::Proven;
-        self.ghost.remember(hash, was_proven, slots.today());
+        self.ghost.keep(self.objects() * REMEMBERED_FACTOR);
+        self.ghost
+            .remember(hash, queue == Queue::Proven, self.today);
     }
 
     /// Looks at the object whose turn it is. With `hurry`, it leaves also if it was read.
@@ -169,8 +181,7 @@ impl Order {
         units_of: impl Fn(SlotId) -> u32,
         hurry: bool,
     ) -> Turn {
-        let today = slots.today();
-        let Some((slot, day)) = self.next(today) else {
+        let Some((slot, day)) = self.next() else {
             return Turn::Empty;
         };
         // One step: who gives the last hold back later sees that it is parked.
@@ -181,13 +192,14 @@ impl Order {
             return Turn::Kept;
         }
         let state = slots[slot].state();
-        if state.touches() == 0 || hurry {
+        if !state.is_touched() || hurry {
             return Turn::Evict(slot);
         }
         let units = units_of(slot);
         self.detach(slots, slot, units, state.queue());
         // Those of one day come in the order in which they leave, and keep it.
-        let used = today - (today - state.day()) % DAYS;
+        let age = self.today.wrapping_sub(state.day()) % DAYS;
+        let used = self.today.saturating_sub(age);
         self.enter(
             slots,
             slot,
@@ -198,7 +210,8 @@ impl Order {
     }
 
     /// The object whose turn it is, and its day.
-    fn next(&mut self, today: u64) -> Option<(SlotId, u64)> {
+    fn next(&mut self) -> Option<(SlotId, u64)> {
+        let today = self.today;
         let age = |day: u64| (today - day + 1) as f64;
         let fresh = self.fresh.calendar.next(today);
         let proven = self.proven.calendar.next(today);
@@ -211,14 +224,14 @@ impl Order {
         }
     }
 
-    /// Moves time on by what is admitted.
+    /// Moves time on by what is admitted, by one day at most.
     fn pass(&mut self, slots: &Slots, units: u32) {
-        self.units_today += units;
-        while self.units_today >= self.day_units {
-            self.units_today -= self.day_units;
-            let today = slots.next_day();
-            self.fresh.calendar.turn_to(slots, today);
-            self.proven.calendar.turn_to(slots, today);
+        self.units_today += u64::from(units);
+        if self.units_today * DAYS_OF_HELD >= self.fresh.units + self.proven.units {
+            self.units_today = 0;
+            self.today += 1;
+            self.fresh.calendar.turn_to(slots, self.today);
+            self.proven.calendar.turn_to(slots, self.today);
         }
     }
 
@@ -251,7 +264,7 @@ impl Order {
         list.calendar.enter(slots, slot, day, end);
         list.units += u64::from(units);
         list.objects += 1;
-        let changed = slots[slot].change(|state| Some(state.with_queue(queue).with_touches(0)));
+        let changed = slots[slot].change(|state| Some(state.with_queue(queue).untouched()));
         debug_assert!(changed.is_ok());
     }
 

@@ -12,15 +12,15 @@ use std::sync::Arc;
 use hashbrown::HashTable;
 use parking_lot::MutexGuard;
 use tessera_proto::message::{AcquireItem, Presence};
-use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, WriteId};
+use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, TenantTag, WriteId};
 
-use crate::config::{StoreConfig, StoreError};
+use crate::config::{StoreConfig, StoreError, TenantLimits};
 use crate::core::Core;
 use crate::guard::{ReadPin, WriteExtent};
 use crate::leases::{Lease, OwnerId};
 use crate::slots::{Slot, SlotId};
 use crate::space::{Effort, Room};
-use crate::stat::StoreStat;
+use crate::stat::{StoreStat, TenantStat};
 use crate::state::{Kind, State};
 
 /// Ids of a release that are looked up for one hold of the lease table's lock.
@@ -79,11 +79,25 @@ impl RamStore {
         Ok(Self { core })
     }
 
-    /// Memory for an object of `length_bytes`, evicting others as needed.
+    /// Memory for an object of `length_bytes` of a tenant without a name, evicting others as
+    /// needed.
     ///
     /// # Errors
     /// See [`ReserveRefusal`].
     pub fn reserve(&self, length_bytes: u64, now: Instant) -> Result<WriteExtent, ReserveRefusal> {
+        self.reserve_for(TenantTag::NONE, length_bytes, now)
+    }
+
+    /// Memory for an object of `length_bytes` of a tenant, evicting others as needed.
+    ///
+    /// # Errors
+    /// See [`ReserveRefusal`].
+    pub fn reserve_for(
+        &self,
+        tenant: TenantTag,
+        length_bytes: u64,
+        now: Instant,
+    ) -> Result<WriteExtent, ReserveRefusal> {
         let core = &self.core;
         if length_bytes > core.config.max_object_bytes {
             core.counters.refused_too_large.add(1);
@@ -97,7 +111,7 @@ impl RamStore {
         let mut effort = Effort::default();
         loop {
             let mut space = core.space.lock();
-            match space.make_room(&core.slots, &core.index, length, &mut effort) {
+            match space.make_room(&core.slots, &core.index, (tenant, length), &mut effort) {
                 Room::Made(slot) => {
                     drop(space);
                     return Ok(WriteExtent::new(Arc::clone(core), slot));
@@ -155,7 +169,7 @@ impl RamStore {
         core.slots[slot].set_id(&id);
         core.write_header(slot, &header);
         let mut space = core.space.lock();
-        if space.publish(&core.slots, &core.index, slot, state) {
+        if space.publish(&core.slots, &core.index, slot, (header.tenant, state)) {
             return Ok(slot);
         }
         space.give_back(&core.slots, slot);
@@ -179,9 +193,9 @@ impl RamStore {
     /// was asked for.
     pub(crate) fn touch(&self, id: &ObjectId) {
         let core = &self.core;
-        let today = core.slots.today();
+        let touched = |state: State| state.touched(core.readers.today(state.tenant()));
         core.index.visit(&core.slots, id, |_, record| {
-            record.change(|state| Some(state.touched(today))).is_ok()
+            record.change(|state| Some(touched(state))).is_ok()
         });
     }
 
@@ -218,8 +232,8 @@ impl RamStore {
 
     /// The object, if it is here; a miss is the caller's to count.
     pub(crate) fn find(&self, id: &ObjectId) -> Option<ReadPin> {
-        let today = self.core.slots.today();
-        let found = self.pin_as(id, |state| state.pinned(today))?;
+        let readers = &self.core.readers;
+        let found = self.pin_as(id, |state| state.pinned(readers.today(state.tenant())))?;
         self.core.counters.hits.add(1);
         Some(found)
     }
@@ -242,6 +256,7 @@ impl RamStore {
             return None;
         };
         core.counters.pins.add(1);
+        core.readers.note(core.slots[slot].state().tenant());
         Some(ReadPin::new(Arc::clone(core), slot, header))
     }
 
@@ -389,6 +404,20 @@ impl RamStore {
             late_reads: counters.late_reads.get(),
             damaged: counters.damaged.get(),
         }
+    }
+
+    /// Whether any tenant has a limit.
+    #[must_use]
+    pub fn has_tenants(&self) -> bool {
+        self.core.config.tenants != TenantLimits::default()
+    }
+
+    /// What each tenant with a name in the limits holds, and all others together, which come last
+    /// and without a name.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<TenantStat> {
+        let space = self.core.space.lock();
+        space.tenants(&self.core.config.tenants)
     }
 
     /// Takes one hold of kind lease for `basket`.

@@ -66,7 +66,7 @@ impl Link {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     id: [AtomicU64; 2],
-    /// Holds, kind, queue, touches and their day; see [`State`].
+    /// Holds, kind, queue, tenant and the last touch; see [`State`].
     state: AtomicU64,
     /// First unit of the extent.
     pub(crate) start: Field,
@@ -138,8 +138,6 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     chunks: Box<[OnceLock<Box<[Slot]>>]>,
-    /// The day of the order of eviction; here, because readers note it without a lock.
-    today: AtomicU64,
 }
 
 impl Slots {
@@ -148,18 +146,14 @@ impl Slots {
         let chunks = (0..most.div_ceil(CHUNK_SLOTS)).map(|_| OnceLock::new());
         Self {
             chunks: chunks.collect(),
-            today: AtomicU64::new(0),
         }
     }
 
-    /// The day, in the time of the order of eviction.
-    pub(crate) fn today(&self) -> u64 {
-        self.today.load(Ordering::Relaxed)
-    }
-
-    /// Lets the next day begin; under the space lock only.
-    pub(crate) fn next_day(&self) -> u64 {
-        self.today.fetch_add(1, Ordering::Relaxed) + 1
+    /// Their memory, bytes.
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let made = self.chunks.iter().filter_map(OnceLock::get);
+        size_of_val(&self.chunks[..]) + made.map(|chunk| size_of_val(&chunk[..])).sum::<usize>()
     }
 
     /// Makes sure that the record exists.

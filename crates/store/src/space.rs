@@ -10,13 +10,20 @@
 //! widened by evicting its neighbours, those that were read least first, until it fits. Only held
 //! extents stop it; so a store in which nothing is held always finds room, and one in which much
 //! is held refuses after evicting a bounded amount, instead of emptying itself for one object.
+//!
+//! Whose objects leave, `tenants.rs` says. A neighbour is spared while its tenant holds no more
+//! than its share, until half of what may be evicted for one extent has left in vain.
 
+use crate::config::TenantLimits;
 use crate::extents::Extents;
 use crate::geometry::{Geometry, Need};
 use crate::index::Index;
-use crate::order::{Order, Turn};
+use crate::order::Turn;
 use crate::slots::{SlotId, Slots};
+use crate::stat::TenantStat;
 use crate::state::{Kind, Queue, State};
+use crate::tenants::{TenantId, Tenants};
+use tessera_proto::TenantTag;
 
 /// Turns of the queues for one hold of the lock.
 const TURNS_PER_HOLD: usize = 64;
@@ -67,16 +74,16 @@ pub(crate) enum Room {
 pub(crate) struct Space {
     geometry: Geometry,
     extents: Extents,
-    order: Order,
+    tenants: Tenants,
     population: Population,
 }
 
 impl Space {
-    pub(crate) fn new(geometry: Geometry, slots: &Slots) -> Self {
+    pub(crate) fn new(geometry: Geometry, slots: &Slots, tenants: Tenants) -> Self {
         Self {
             geometry,
             extents: Extents::new(geometry, slots),
-            order: Order::new(geometry.units()),
+            tenants,
             population: Population::default(),
         }
     }
@@ -86,8 +93,33 @@ impl Space {
     }
 
     /// The parts, for inspection.
-    pub(crate) fn parts(&self) -> (&Extents, &Order) {
-        (&self.extents, &self.order)
+    pub(crate) fn parts(&self) -> (&Extents, &Tenants) {
+        (&self.extents, &self.tenants)
+    }
+
+    /// What the tenants with a name in `limits` hold, and all others together.
+    pub(crate) fn tenants(&self, limits: &TenantLimits) -> Vec<TenantStat> {
+        let mut others = TenantStat::default();
+        let mut named: Vec<_> = limits
+            .named
+            .iter()
+            .map(|(name, _)| TenantStat {
+                name: name.clone(),
+                ..TenantStat::default()
+            })
+            .collect();
+        for tenant in self.tenants.iter() {
+            let at = limits
+                .named
+                .iter()
+                .position(|(name, _)| TenantTag::of(name) == tenant.tag());
+            let stat = at.map_or(&mut others, |at| &mut named[at]);
+            stat.objects += tenant.objects;
+            stat.bytes += tenant.bytes - tenant.reserved_bytes;
+            stat.evictions += tenant.evicted;
+        }
+        named.push(others);
+        named
     }
 
     /// Bytes of the arena that no extent takes.
@@ -95,19 +127,21 @@ impl Space {
         self.geometry.bytes(self.extents.free_units())
     }
 
-    /// Takes an extent for a payload of `length_bytes`, evicting as needed.
+    /// Takes an extent for a payload of `length_bytes` of a tenant, evicting as needed.
     pub(crate) fn make_room(
         &mut self,
         slots: &Slots,
         index: &Index,
-        length_bytes: u32,
+        (tag, length_bytes): (TenantTag, u32),
         effort: &mut Effort,
     ) -> Room {
         let need = self.geometry.need(u64::from(length_bytes));
+        let tenant = self.tenants.enter(tag);
         let victims_before = effort.victims;
         for _ in 0..TURNS_PER_HOLD {
-            if let Some(slot) = self.extents.allocate(slots, length_bytes) {
-                self.population.reserved_bytes += u64::from(length_bytes);
+            let over_quota = self.tenants.excess(tenant, u64::from(length_bytes)) > 0;
+            if !over_quota && let Some(slot) = self.extents.allocate(slots, length_bytes) {
+                self.reserve(slots, slot, tenant);
                 return Room::Made(slot);
             }
             if effort.is_spent(need) {
@@ -116,12 +150,14 @@ impl Space {
             if effort.victims - victims_before > VICTIMS_PER_HOLD {
                 break;
             }
-            let hurry = effort.kept >= KEPT_BEFORE_HURRY;
-            let extents = &self.extents;
-            match self
-                .order
-                .turn(slots, |slot| extents.units_of(slots, slot), hurry)
-            {
+            let payer = match over_quota {
+                true => Some(tenant),
+                false => self.tenants.payer(),
+            };
+            let Some(payer) = payer else {
+                return Room::None;
+            };
+            match self.turn(slots, payer, effort.kept >= KEPT_BEFORE_HURRY) {
                 Turn::Empty => return Room::None,
                 Turn::Kept => effort.kept += 1,
                 Turn::Evict(victim) => self.evict_for(slots, index, need, victim, effort),
@@ -130,35 +166,91 @@ impl Space {
         Room::NotYet
     }
 
+    /// The next turn in the queues of a tenant.
+    fn turn(&mut self, slots: &Slots, tenant: TenantId, hurry: bool) -> Turn {
+        let extents = &self.extents;
+        let queues = &mut self.tenants.at_mut(tenant).order;
+        queues.turn(slots, |slot| extents.units_of(slots, slot), hurry)
+    }
+
+    /// Charges a tenant for an extent that was just taken.
+    fn reserve(&mut self, slots: &Slots, slot: SlotId, tenant: TenantId) {
+        let record = &slots[slot];
+        record.set_state(State::new(Kind::Reserved).with_tenant(tenant));
+        let bytes = u64::from(record.measure.get());
+        let tenant = self.tenants.at_mut(tenant);
+        tenant.bytes += bytes;
+        tenant.reserved_bytes += bytes;
+        self.population.reserved_bytes += bytes;
+    }
+
+    /// Takes a reserved extent out of what its tenant is charged for.
+    fn discharge(&mut self, slots: &Slots, slot: SlotId) {
+        let bytes = u64::from(slots[slot].measure.get());
+        let tenant = self.tenants.at_mut(slots[slot].state().tenant());
+        tenant.bytes -= bytes;
+        tenant.reserved_bytes -= bytes;
+        self.population.reserved_bytes -= bytes;
+    }
+
     /// Enters a reserved extent whose id is set into the index, as `state`, which is `Stored` and
-    /// maybe held. False if the id is there already; the extent is then still reserved.
+    /// maybe held, at the cost of the tenant `tag`. False if the id is there already; the extent
+    /// is then still reserved.
     pub(crate) fn publish(
         &mut self,
         slots: &Slots,
         index: &Index,
         slot: SlotId,
-        state: State,
+        (tag, state): (TenantTag, State),
     ) -> bool {
         let record = &slots[slot];
-        record.set_state(state);
+        let reserved = record.state();
+        let tenant = self.tenants.enter(tag);
+        record.set_state(state.with_tenant(tenant));
         if !index.enter(slots, slot) {
-            record.set_state(State::new(Kind::Reserved));
+            record.set_state(reserved);
             return false;
         }
-        let units = self.extents.units_of(slots, slot);
-        self.order
-            .admit(slots, slot, units, index.hash(&record.id()));
         let bytes = u64::from(record.measure.get());
+        let writer = self.tenants.at_mut(reserved.tenant());
+        writer.bytes -= bytes;
+        writer.reserved_bytes -= bytes;
+        let units = self.extents.units_of(slots, slot);
+        let charged = self.tenants.at_mut(tenant);
+        charged.bytes += bytes;
+        charged.objects += 1;
+        let hash = index.hash(&record.id());
+        charged.order.admit(slots, slot, units, hash);
+        self.tenants.stored(tenant, bytes);
         self.population.reserved_bytes -= bytes;
         self.population.bytes += bytes;
         self.population.objects += 1;
         self.population.stored += 1;
+        self.trim(slots, index, tenant);
         true
+    }
+
+    /// Evicts of a tenant that came to be over its quota. What arrived without a quota that was
+    /// asked for, as what a disk gave back, pays so.
+    fn trim(&mut self, slots: &Slots, index: &Index, tenant: TenantId) {
+        let mut effort = Effort::default();
+        for turns in 0..TURNS_PER_HOLD {
+            if self.tenants.excess(tenant, 0) == 0 {
+                return;
+            }
+            match self.turn(slots, tenant, turns > TURNS_PER_HOLD / 2) {
+                Turn::Empty => return,
+                Turn::Kept => {}
+                Turn::Evict(victim) => {
+                    self.evict(slots, index, victim, &mut effort);
+                }
+            }
+        }
     }
 
     /// Gives a reserved extent back.
     pub(crate) fn give_back(&mut self, slots: &Slots, slot: SlotId) {
-        self.population.reserved_bytes -= u64::from(slots[slot].measure.get());
+        self.discharge(slots, slot);
         self.extents.free(slots, slot);
     }
 
@@ -187,7 +279,8 @@ impl Space {
             // By now the record may be another object's; if that one is parked and not held, it
             // belongs back just the same.
             let units = self.extents.units_of(slots, slot);
-            self.order.unpark(slots, slot, units);
+            let tenant = slots[slot].state().tenant();
+            self.tenants.at_mut(tenant).order.unpark(slots, slot, units);
         }
     }
 
@@ -199,11 +292,20 @@ impl Space {
         victim: SlotId,
         effort: &mut Effort,
     ) {
+        let payer = slots[victim].state().tenant();
         let widen = effort.evicted_units >= u64::from(need.units);
+        let spared = effort.evicted_units < EVICT_FACTOR / 2 * u64::from(need.units);
+        let share_bytes = self.tenants.share_bytes();
+        let may_leave = |tenants: &Tenants, tenant: TenantId| {
+            !spared || tenant == payer || tenants.at(tenant).bytes > share_bytes
+        };
         let Some(hole) = self.evict(slots, index, victim, effort) else {
             return; // Held since its turn was looked at; the next turn parks it.
         };
-        if widen && let Some(neighbours) = self.plan_widening(slots, need, hole) {
+        if widen
+            && let Some(neighbours) =
+                self.plan_widening(slots, need, hole, |tenant| may_leave(&self.tenants, tenant))
+        {
             for neighbour in neighbours {
                 self.evict(slots, index, neighbour, effort);
             }
@@ -228,7 +330,9 @@ impl Space {
         effort.victims += 1;
         effort.evicted_units += u64::from(self.extents.units_of(slots, slot));
         let hash = index.hash(&slots[slot].id());
-        self.order.remember(slots, slot, hash);
+        let tenant = self.tenants.at_mut(slots[slot].state().tenant());
+        tenant.order.remember(slots, slot, hash);
+        tenant.evicted += 1;
         self.population.evicted += 1;
         self.population.evicted_bytes += u64::from(slots[slot].measure.get());
         self.forget(slots, slot);
@@ -238,26 +342,33 @@ impl Space {
     /// Takes an object that left the index out of the queues and the population.
     fn forget(&mut self, slots: &Slots, slot: SlotId) {
         let units = self.extents.units_of(slots, slot);
-        self.order.unlink(slots, slot, units);
+        let bytes = u64::from(slots[slot].measure.get());
+        let tenant = self.tenants.at_mut(slots[slot].state().tenant());
+        tenant.order.unlink(slots, slot, units);
+        tenant.objects -= 1;
+        tenant.bytes -= bytes;
         self.population.objects -= 1;
-        self.population.bytes -= u64::from(slots[slot].measure.get());
+        self.population.bytes -= bytes;
     }
 
     /// The neighbours of a free extent whose eviction makes it hold `need`; none if something that
     /// stays is in the way on both sides. A plan that is too long is returned unfinished: the
     /// next one goes on from the hole that it leaves.
-    fn plan_widening(&self, slots: &Slots, need: Need, hole: SlotId) -> Option<Vec<SlotId>> {
+    fn plan_widening(
+        &self,
+        slots: &Slots,
+        need: Need,
+        hole: SlotId,
+        may_leave: impl Fn(TenantId) -> bool,
+    ) -> Option<Vec<SlotId>> {
+        let worth = |slot: SlotId| worth(slots, slot, &may_leave).map(|worth| (worth, slot));
         let wanted = u64::from(need.units) + u64::from(need.align - 1);
         let mut span = u64::from(self.extents.units_of(slots, hole));
         let (mut low, mut high) = (slots[hole].before.get(), slots[hole].after.get());
         let mut plan = Vec::new();
         while span < wanted && plan.len() < WIDEN_STEPS {
-            let below = low
-                .some()
-                .and_then(|slot| worth(slots, slot).map(|worth| (worth, slot)));
-            let above = high
-                .some()
-                .and_then(|slot| worth(slots, slot).map(|worth| (worth, slot)));
+            let below = low.some().and_then(worth);
+            let above = high.some().and_then(worth);
             let take_below = match (below, above) {
                 (None, None) => return None,
                 (Some(below), Some(above)) => below.0 < above.0,
@@ -284,13 +395,13 @@ impl Effort {
 }
 
 /// What is lost when the extent is given up; none if it cannot be.
-fn worth(slots: &Slots, slot: SlotId) -> Option<u64> {
+fn worth(slots: &Slots, slot: SlotId, may_leave: &impl Fn(TenantId) -> bool) -> Option<u64> {
     let state = slots[slot].state();
     match state.kind() {
         Kind::Free => Some(0),
-        Kind::Stored if state.holds() == 0 => {
+        Kind::Stored if state.holds() == 0 && may_leave(state.tenant()) => {
             let proven = u64::from(state.queue() == Queue::Proven);
-            Some(1 + 4 * proven + state.touches())
+            Some(1 + 4 * proven + u64::from(state.is_touched()))
         }
         _ => None,
     }
@@ -299,27 +410,62 @@ fn worth(slots: &Slots, slot: SlotId) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenants::Readers;
     use tessera_proto::ObjectId;
 
-    /// A store without memory: one object, in the index.
-    fn one_object() -> (Slots, Index, Space, SlotId) {
-        let geometry = Geometry::of_capacity(1 << 20);
+    /// A store without memory.
+    fn empty(capacity_bytes: u64) -> (Slots, Index, Space) {
+        let geometry = Geometry::of_capacity(capacity_bytes);
         let slots = Slots::new(geometry.units());
-        let (index, mut space) = (Index::new(), Space::new(geometry, &slots));
-        let room = space.make_room(&slots, &index, 1_000, &mut Effort::default());
-        let Room::Made(slot) = room else {
-            panic!("an empty arena has room")
+        let tenants = Tenants::new(TenantLimits::default(), capacity_bytes, Readers::new());
+        let space = Space::new(geometry, &slots, tenants);
+        (slots, Index::new(), space)
+    }
+
+    /// Stores an object without bytes.
+    fn store((slots, index, space): (&Slots, &Index, &mut Space), id: u128, length: u32) -> SlotId {
+        let mut effort = Effort::default();
+        let slot = loop {
+            match space.make_room(slots, index, (TenantTag::NONE, length), &mut effort) {
+                Room::Made(slot) => break slot,
+                Room::NotYet => {}
+                Room::None => panic!("nothing is held"),
+            }
         };
-        slots[slot].set_id(&ObjectId(*b"0123456789abcdef"));
-        assert!(space.publish(&slots, &index, slot, State::new(Kind::Stored)));
+        slots[slot].set_id(&ObjectId(id.to_be_bytes()));
+        let stored = (TenantTag::NONE, State::new(Kind::Stored));
+        assert!(space.publish(slots, index, slot, stored));
+        slot
+    }
+
+    /// One object, in the index.
+    fn one_object() -> (Slots, Index, Space, SlotId) {
+        let (slots, index, mut space) = empty(1 << 20);
+        let slot = store((&slots, &index, &mut space), 7, 1_000);
         (slots, index, space, slot)
+    }
+
+    /// The record takes 48, its place in the index 6 to 12, and four evictions 18.
+    #[test]
+    fn object_takes_at_most_80_bytes_beside_the_arena_at_every_size() {
+        for (length, capacity_bytes) in [(1 << 10, 128 << 20), (64 << 10, 8 << 30)] {
+            let (slots, index, mut space) = empty(capacity_bytes);
+            for id in 0..300_000 {
+                store((&slots, &index, &mut space), id, length);
+            }
+            let order = &space.tenants.at(TenantId(0)).order;
+            let bytes = slots.memory_bytes() + index.memory_bytes() + order.memory_bytes();
+            let (bytes, objects) = (bytes as u64, space.population.objects);
+            assert!(order.memory_bytes() as u64 >= 16 * objects, "nothing left");
+            assert!(bytes <= 80 * objects, "{bytes} bytes for {objects} objects");
+        }
     }
 
     #[test]
     fn hold_taken_after_the_turn_was_looked_at_stops_the_eviction() {
         for hold in [|state: State| state.pinned(0), State::leased] {
             let (slots, index, mut space, slot) = one_object();
-            let turn = space.order.turn(&slots, |_| 5, false);
+            let turn = space.turn(&slots, TenantId(0), false);
             assert_eq!(turn, Turn::Evict(slot));
             slots[slot].change(hold).expect("far from full");
             assert_eq!(
@@ -335,25 +481,21 @@ mod tests {
     fn last_holder_of_a_parked_object_puts_it_back_once() {
         let (slots, index, mut space, slot) = one_object();
         slots[slot].change(State::leased).expect("far from full");
-        let units = space.extents.units_of(&slots, slot);
-        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Kept);
-        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Empty);
+        assert_eq!(space.turn(&slots, TenantId(0), false), Turn::Kept);
+        assert_eq!(space.turn(&slots, TenantId(0), false), Turn::Empty);
         // Late settlements find it held, then parked, then queued.
         space.settle(&slots, slot, slots[slot].state());
-        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Empty);
+        assert_eq!(space.turn(&slots, TenantId(0), false), Turn::Empty);
         let last = slots[slot].drop_hold(State::LEASE);
         space.settle(&slots, slot, last);
         space.settle(&slots, slot, last);
-        assert_eq!(
-            space.order.turn(&slots, |_| units, false),
-            Turn::Evict(slot)
-        );
+        assert_eq!(space.turn(&slots, TenantId(0), false), Turn::Evict(slot));
         assert!(
             space
                 .evict(&slots, &index, slot, &mut Effort::default())
                 .is_some()
         );
-        assert_eq!(space.order.turn(&slots, |_| units, false), Turn::Empty);
+        assert_eq!(space.turn(&slots, TenantId(0), false), Turn::Empty);
         assert_eq!(space.free_bytes(), 1 << 20);
     }
 }

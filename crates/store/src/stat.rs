@@ -35,6 +35,19 @@ impl Count {
     }
 }
 
+/// What one tenant holds, and what left it for others or for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TenantStat {
+    /// As its limit was given; empty for all those without one.
+    pub name: String,
+    /// Its objects in RAM.
+    pub objects: u64,
+    /// Payload bytes of these.
+    pub bytes: u64,
+    /// Objects of it that were evicted from RAM.
+    pub evictions: u64,
+}
+
 /// The counters that are changed outside the space lock.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {

@@ -1,4 +1,4 @@
-//! The one word of a record that several threads change at once: holds, kind, queue, touches,
+//! The one word of a record that several threads change at once: holds, kind, queue, tenant,
 //! day of the last touch.
 //!
 //! Called through [`Slot`](crate::slots::Slot). Invariant: a record is given back to the allocator
@@ -7,25 +7,30 @@
 //! sees in the value that he replaced whether it was he.
 //!
 //! ```text
-//! bits 0..24  pins: reads in progress
-//! bits 24..48 leases
-//! bits 48..51 kind
-//! bits 51..53 queue
-//! bits 53..55 touches since it entered its queue, up to 3
-//! bits 55..64 day of the last of them, its low bits
+//! bits 0..20  pins: reads in progress
+//! bits 20..40 leases
+//! bits 40..43 kind
+//! bits 43..45 queue
+//! bit  45     touched since it entered its queue
+//! bits 46..55 tenant that is charged for it
+//! bits 55..64 day of the last touch, its low bits
 //! ```
 
 use crate::calendar::DAYS;
+use crate::tenants::{TENANTS_MAX, TenantId};
 
-const HOLDS_MAX: u64 = (1 << 24) - 1;
-const LEASE_SHIFT: u32 = 24;
-const KIND_SHIFT: u32 = 48;
-const QUEUE_SHIFT: u32 = 51;
-const TOUCH_SHIFT: u32 = 53;
-const TOUCHES_MAX: u64 = 3;
+const HOLDS_MAX: u64 = (1 << LEASE_SHIFT) - 1;
+const LEASE_SHIFT: u32 = 20;
+const KIND_SHIFT: u32 = 40;
+const QUEUE_SHIFT: u32 = 43;
+const TOUCHED: u64 = 1 << 45;
+const TENANT_SHIFT: u32 = 46;
+const TENANT_MASK: u64 = (1 << (DAY_SHIFT - TENANT_SHIFT)) - 1;
 const DAY_SHIFT: u32 = 55;
 
-const _: () = assert!(DAYS.is_power_of_two() && DAYS << DAY_SHIFT == 0 && DAYS >> 9 == 1);
+const _: () = assert!(KIND_SHIFT == 2 * LEASE_SHIFT && TOUCHED == 1 << (TENANT_SHIFT - 1));
+const _: () = assert!(TENANTS_MAX as u64 == TENANT_MASK + 1);
+const _: () = assert!(DAYS == 1 << (64 - DAY_SHIFT));
 
 /// What an extent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,13 +111,24 @@ impl State {
         }
     }
 
-    pub(crate) const fn touches(self) -> u64 {
-        (self.0 >> TOUCH_SHIFT) & TOUCHES_MAX
+    /// Whether it was asked for since it entered its queue.
+    pub(crate) const fn is_touched(self) -> bool {
+        self.0 & TOUCHED != 0
     }
 
     /// The day of the last touch, from zero to [`DAYS`].
     pub(crate) const fn day(self) -> u64 {
         self.0 >> DAY_SHIFT
+    }
+
+    pub(crate) fn tenant(self) -> TenantId {
+        let tenant = (self.0 >> TENANT_SHIFT) & TENANT_MASK;
+        TenantId(u16::try_from(tenant).expect("nine bits"))
+    }
+
+    pub(crate) fn with_tenant(self, tenant: TenantId) -> Self {
+        let others = self.0 & !(TENANT_MASK << TENANT_SHIFT);
+        Self(others | u64::from(tenant.0) << TENANT_SHIFT)
     }
 
     pub(crate) const fn with_kind(self, kind: Kind) -> Self {
@@ -123,11 +139,11 @@ impl State {
         Self(self.0 & !(3 << QUEUE_SHIFT) | (queue as u64) << QUEUE_SHIFT)
     }
 
-    pub(crate) const fn with_touches(self, touches: u64) -> Self {
-        Self(self.0 & !(TOUCHES_MAX << TOUCH_SHIFT) | touches << TOUCH_SHIFT)
+    pub(crate) const fn untouched(self) -> Self {
+        Self(self.0 & !TOUCHED)
     }
 
-    /// With one more pin, and one more touch `today`; none if 16 million readers hold it already.
+    /// With one more pin, and touched `today`; none if a million readers hold it already.
     pub(crate) const fn pinned(self, today: u64) -> Option<Self> {
         match self.pinned_again() {
             Some(pinned) => Some(pinned.touched(today)),
@@ -135,14 +151,10 @@ impl State {
         }
     }
 
-    /// With one more touch `today`.
+    /// Touched `today`.
     pub(crate) const fn touched(self, today: u64) -> Self {
         let day = (today % DAYS) << DAY_SHIFT;
-        let others = Self(self.0 & !(u64::MAX << DAY_SHIFT) | day);
-        match self.touches() {
-            TOUCHES_MAX => others,
-            touches => others.with_touches(touches + 1),
-        }
+        Self(self.0 & !(u64::MAX << DAY_SHIFT) | day | TOUCHED)
     }
 
     /// With one more pin, which is no touch: its reader was counted before.
@@ -153,7 +165,7 @@ impl State {
         Some(Self(self.0 + Self::PIN.0))
     }
 
-    /// With one more lease; none if 16 million leases hold it already.
+    /// With one more lease; none if a million leases hold it already.
     pub(crate) const fn leased(self) -> Option<Self> {
         if self.leases() == HOLDS_MAX {
             return None;
@@ -168,7 +180,11 @@ mod tests {
 
     #[test]
     fn fields_of_the_word_do_not_touch_each_other() {
-        let mut state = State::new(Kind::Stored).with_queue(Queue::Parked);
+        let tenant = TenantId(0x1a5);
+        let mut state = State::new(Kind::Stored)
+            .with_queue(Queue::Parked)
+            .with_tenant(TenantId(0x1ff))
+            .with_tenant(tenant);
         for pins in 1..=5 {
             state = state
                 .pinned(DAYS * 7 + 510 - pins)
@@ -176,19 +192,19 @@ mod tests {
                 .expect("far from full");
             assert_eq!((state.pins(), state.leases()), (pins, pins));
             assert_eq!(state.day(), 510 - pins);
-            assert_eq!(state.touches(), pins.min(3));
+            assert!(state.is_touched());
             assert_eq!((state.kind(), state.queue()), (Kind::Stored, Queue::Parked));
         }
         let state = state
             .with_kind(Kind::Removed)
             .with_queue(Queue::Nowhere)
-            .with_touches(1);
+            .untouched();
         assert_eq!(
             (state.kind(), state.queue()),
             (Kind::Removed, Queue::Nowhere)
         );
-        assert_eq!((state.touches(), state.holds()), (1, 10));
-        assert_eq!(state.day(), 505);
+        assert_eq!((state.is_touched(), state.holds()), (false, 10));
+        assert_eq!((state.day(), state.tenant()), (505, tenant));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tessera_proto::message::Presence;
-use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, WriteId};
+use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, TenantTag, WriteId};
 
 use crate::disk::{DiskStat, DiskTier, Fetched, Scrub};
 use crate::guard::WriteExtent;
@@ -55,6 +55,19 @@ impl Store {
     /// See [`ReserveRefusal`].
     pub fn reserve(&self, length_bytes: u64, now: Instant) -> Result<WriteExtent, ReserveRefusal> {
         self.ram.reserve(length_bytes, now)
+    }
+
+    /// Memory for an object of a tenant; see [`RamStore::reserve_for`].
+    ///
+    /// # Errors
+    /// See [`ReserveRefusal`].
+    pub fn reserve_for(
+        &self,
+        tenant: TenantTag,
+        length_bytes: u64,
+        now: Instant,
+    ) -> Result<WriteExtent, ReserveRefusal> {
+        self.ram.reserve_for(tenant, length_bytes, now)
     }
 
     /// Makes the object visible, whole, at once. `done` is told when it is as safe as the write

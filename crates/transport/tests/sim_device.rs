@@ -96,6 +96,29 @@ fn a_device_held_back_answers_nothing_and_loses_nothing() {
 }
 
 #[test]
+fn an_owed_fence_hangs_alone_until_its_release() {
+    let (device, memory) = written(11);
+    device.owe_fences(FenceSide::After, 1);
+    let mut owed = device.fence(FenceSide::After);
+    wait(device.fence(FenceSide::Before)).unwrap().unwrap();
+    assert!(owed.now().is_none(), "the other side goes on");
+    assert_ne!(device.view(&memory), [7; LENGTH]);
+    device.release();
+    wait(owed).unwrap().unwrap();
+    assert_eq!(device.view(&memory), [7; LENGTH]);
+}
+
+#[test]
+fn a_skipped_fence_succeeds_and_shows_nothing() {
+    let (device, memory) = written(12);
+    device.skip_fences(FenceSide::After, 1);
+    wait(device.fence(FenceSide::After)).unwrap().unwrap();
+    assert_ne!(device.view(&memory), [7; LENGTH]);
+    wait(device.fence(FenceSide::After)).unwrap().unwrap();
+    assert_eq!(device.view(&memory), [7; LENGTH]);
+}
+
+#[test]
 fn a_failed_fence_shows_nothing_and_the_next_one_all() {
     let (device, memory) = written(5);
     device.fail_fences(FenceSide::After, 1);

@@ -29,6 +29,8 @@ class TesseraWorker:
         self._binary = binary
         self._self_test = self_test
         self._native: _native.Worker | None = None
+        # Tests put a simulated device under the block memory; no option does.
+        self.device: _native.SimDevice | None = None
         # Whether the native part may have news: from a plan until a poll that found it idle. What
         # that poll left behind, such as counters, is collected in the same pass or in the next.
         self._active = self._collecting = True
@@ -40,8 +42,8 @@ class TesseraWorker:
         # The native part holds the tensors for as long as anything may still touch their memory.
         memory = (self._document, json.dumps(layers), num_blocks, list(kv_caches.values()))
         if self._self_test:
-            self_test(_native.BlockCopier(*memory), layers, kv_caches, num_blocks)
-        self._native = _native.Worker(*memory, self._binary)
+            self_test(_native.BlockCopier(*memory, self.device), layers, kv_caches, num_blocks)
+        self._native = _native.Worker(*memory, self._binary, self.device)
 
     @property
     def native(self) -> _native.Worker:

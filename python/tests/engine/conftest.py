@@ -44,7 +44,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def launch(model: Callable[[str], Path], logs: Path) -> Iterator[Callable[..., Engine]]:
     """Starts an engine: `launch(model, name of the log, connector, arguments of the engine)`."""
-    with Nursery(logs / "nursery.log") as nursery:
+    with Nursery(logs / "nursery.log", [Path(__file__).parent]) as nursery:
 
         def start(
             name: str,

@@ -1,9 +1,10 @@
 //! [`tessera_sim::faults`] as a process: what the demo and the engine tests put before a node.
 //!
 //! Usage: `tessera-faults --upstream 127.0.0.1:7421`. It prints `listening ADDRESS`. Each line on
-//! its standard input orders one fault, `damage`, `gone`, `cut` or `stall`: it prints `armed` when
-//! it is ready for it and the same word again when it has happened. `release` lets stalled frames
-//! go on and prints `released COUNT`. It runs until its standard input ends.
+//! its standard input orders one fault, `damage`, `gone`, `cut`, `stall` or `keep`: it prints
+//! `armed` when it is ready for it and the same word again when it has happened. `release` lets
+//! stalled and kept frames go on and prints `released COUNT`. It runs until its standard input
+//! ends.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, channel};
 
 use tessera_client::{FetchOutcome, StoreOutcome};
 use tessera_node::{Node, NodeConfig, RunningNode};
-use tessera_proto::{Expectation, KeyDigest, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_proto::{Expectation, KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_transport::{Lent, Region, Segments};
 
 use super::*;
@@ -54,6 +54,7 @@ impl Scene {
             length_bytes: LENGTH as u64,
             checksum: 0,
             write: WriteId(4),
+            tenant: TenantTag::NONE,
         }
     }
 
@@ -160,9 +161,31 @@ async fn a_stalled_request_is_passed_by_and_answered_when_it_is_released() {
     assert_eq!(scene.faults.release(), 0);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_object_is_stored_when_it_is_released() {
+    let scene = scene().await;
+    scene.faults.order(Fault::Keep);
+    let kept = scene.store(1);
+    tokio::pin!(kept);
+    let others = async {
+        while scene.events.try_recv() != Ok(Fault::Keep) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(scene.fetch(1).await.0, FetchOutcome::Missing);
+    };
+    tokio::select! {
+        biased;
+        () = &mut kept => panic!("it was not kept"),
+        () = others => {}
+    }
+    assert_eq!(scene.faults.release(), 1);
+    kept.await;
+    assert_eq!(scene.fetch(1).await.0, FetchOutcome::Loaded);
+}
+
 #[test]
 fn faults_are_called_by_their_names() {
-    for fault in [Fault::Damage, Fault::Gone, Fault::Cut, Fault::Stall] {
+    for (_, fault) in WORDS {
         assert_eq!(fault.to_string().parse(), Ok(fault));
     }
     assert!("explode".parse::<Fault>().unwrap_err().contains("stall"));

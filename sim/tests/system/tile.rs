@@ -6,7 +6,7 @@ use std::time::Duration;
 use tessera_client::{Cluster, FetchOutcome, Lease, Presence, StoreOutcome};
 use tessera_proto::{
     BlockHash, Component, Coordinates, Expectation, Namespace, NamespaceDigest, ObjectHeader,
-    ObjectId, ObjectKey, Topology, WriteId, checksum,
+    ObjectId, ObjectKey, TenantTag, Topology, WriteId, checksum,
 };
 use tessera_transport::{Lent, Region, Segments};
 use tokio::time::Instant;
@@ -72,6 +72,7 @@ impl Tile {
             length_bytes: length as u64,
             checksum: checksum(&bytes),
             write: WriteId(seed ^ 0x77),
+            tenant: TenantTag::NONE,
         };
         Self { header, bytes }
     }

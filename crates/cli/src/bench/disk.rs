@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
 use tessera_client::local::LocalNode;
 use tessera_client::options::Options;
-use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_node::store::{
     DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, Instant, Published,
     RamStore, RawDisk, Store, StoreConfig, WritePolicy, checksum,
@@ -99,7 +99,7 @@ impl Bench {
             segment_bytes: folder.segment_bytes(),
             write: WritePolicy::Through,
             objects_max: u32::MAX,
-            readers: 2,
+            readers: 4,
         };
         let disk = DiskTier::open(ram.clone(), &config, vec![folder.into_disk()])?;
         Ok(Store::new(ram, Some(disk)))
@@ -130,6 +130,7 @@ impl Bench {
             length_bytes: self.payload.len() as u64,
             checksum: self.payload_checksum,
             write: WriteId(number),
+            tenant: TenantTag::NONE,
         }
     }
 
@@ -217,7 +218,8 @@ fn raw_speed(raw: &mut RawDisk, direction: Direction, blocks: u64, slice: Durati
 }
 
 fn throughput_rows(folder: &Path, slice: Duration) -> Result<Vec<Row>> {
-    let mut raw = RawDisk::create(&folder.join("raw"), DISK_BLOCKS, BLOCK_BYTES, DEPTH)?;
+    let memory = usize::try_from(RAM_BYTES)? / BLOCK_BYTES;
+    let mut raw = RawDisk::create(&folder.join("raw"), DISK_BLOCKS, BLOCK_BYTES, DEPTH, memory)?;
     raw.run(Direction::Write, 0..DISK_BLOCKS)?;
     let ram = RamStore::new(StoreConfig::with_capacity(RAM_BYTES))?;
     let disk_bytes = DISK_BLOCKS * BLOCK_BYTES as u64;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use tessera_client::{
     Expectation, KeyDigest, Lent, NamespaceDigest, ObjectHeader, ObjectId, Region, Segments,
-    WriteId, checksum,
+    TenantTag, WriteId, checksum,
 };
 
 use super::floor::ARENA_BYTES;
@@ -101,6 +101,7 @@ impl Objects {
             length_bytes: self.block_bytes as u64,
             checksum: self.checksums[self.block(number)],
             write: WriteId(number),
+            tenant: TenantTag::NONE,
         }
     }
 

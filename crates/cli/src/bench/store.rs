@@ -9,7 +9,7 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
-use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId};
+use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId};
 use tessera_node::store::{Instant, OwnerId, Presence, Published, RamStore, StoreConfig};
 
 use super::floor::ARENA_BYTES;
@@ -204,5 +204,6 @@ fn header(number: u64, block_bytes: usize) -> ObjectHeader {
         length_bytes: block_bytes as u64,
         checksum: 0,
         write: WriteId(number),
+        tenant: TenantTag::NONE,
     }
 }

@@ -9,12 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::System;
-use tessera_node::{DataConfig, Node, NodeConfig, RunningNode, StopReason, WritePolicy};
+use tessera_node::{
+    DataConfig, Node, NodeConfig, RunningNode, StopReason, TenantLimits, WritePolicy,
+};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{NodeArguments, WriteMode};
-use crate::units::format_size;
+use crate::units::{Quota, format_size};
 
 /// With `--write back`, the share of memory that may wait to be written is one in this many.
 const DIRTY_SHARE: u64 = 8;
@@ -31,6 +33,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         disk,
         write,
         scrub,
+        quota,
         insecure,
         idle_exit,
         lock,
@@ -44,6 +47,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
     });
     let config = NodeConfig {
         data,
+        tenants: tenants(quota)?,
         insecure,
         idle_exit,
         lock,
@@ -72,6 +76,20 @@ fn check_memory(wanted: u64) -> Result<()> {
         format_size(available)
     );
     Ok(())
+}
+
+fn tenants(quotas: Vec<Quota>) -> Result<TenantLimits> {
+    let mut limits = TenantLimits::default();
+    for (tenant, bytes) in quotas {
+        match tenant {
+            Some(tenant) => limits.named.push((tenant, Some(bytes))),
+            None => {
+                let before = limits.others.replace(bytes);
+                anyhow::ensure!(before.is_none(), "--quota *= is given twice: give it once");
+            }
+        }
+    }
+    Ok(limits)
 }
 
 fn policy(write: WriteMode, ram_bytes: u64) -> WritePolicy {

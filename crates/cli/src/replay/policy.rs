@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_node::store::{Instant, Published, RamStore, Store, StoreConfig};
 
 use super::cache::{Cache, Tally, replay};
@@ -50,6 +50,7 @@ impl Direct {
             length_bytes: self.payload_bytes,
             checksum: 0,
             write: WriteId(1),
+            tenant: TenantTag::NONE,
         }
     }
 }
@@ -159,7 +160,7 @@ const CONVERSATION: [(u64, f64); 7] = [
 /// At five percent, where chance decides which of the long prompts stay whole, a little below.
 const SYNTHETIC: [(u64, f64); 7] = [
     (1, 0.97),
-    (5, 0.96),
+    (5, 0.93),
     (10, 1.0),
     (15, 1.01),
     (20, 1.01),

@@ -42,14 +42,6 @@ pub struct EngineConfig {
     /// The user's options, as `kv_connector_extra_config` holds them.
     #[serde(default)]
     pub options: Options,
-    /// How long a device may owe a fence, or a transfer the memory that was called back from it,
-    /// before the worker stops. No option: only tests are less patient.
-    #[serde(skip, default = "fence_limit")]
-    pub fence_limit: Duration,
-    /// How long a preemption waits for transfers to end by themselves before it calls the memory
-    /// back.
-    #[serde(skip, default = "preempt_limit")]
-    pub preempt_limit: Duration,
 }
 
 /// The parts of a namespace that the engine knows.
@@ -188,16 +180,6 @@ impl EngineConfig {
 
 const fn yes() -> bool {
     true
-}
-
-/// Longer than any step computes, and short enough that a dead device is noticed.
-const fn fence_limit() -> Duration {
-    Duration::from_secs(120)
-}
-
-/// Longer than a healthy transfer takes, and short for a step that stands still.
-const fn preempt_limit() -> Duration {
-    Duration::from_secs(1)
 }
 
 pub(crate) fn millis(duration: Duration) -> u64 {

@@ -125,13 +125,13 @@ impl<R: Remote> Shared<R> {
         mut fences: Fences,
         failed: impl Fn(),
     ) -> Result<(), MemoryFault> {
-        let limit = Instant::now() + shared.fence_limit;
+        let limit = Instant::now() + shared.proof_timeout;
         let mut last = None;
         loop {
             let fault = match timeout_at(limit, fences.over()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(fault)) => fault,
-                Err(_) => return Err(last.unwrap_or_else(|| fences.silent(shared.fence_limit))),
+                Err(_) => return Err(last.unwrap_or_else(|| fences.silent(shared.proof_timeout))),
             };
             let lost = matches!(fault, MemoryFault::Lost { .. });
             if lost || Instant::now() + PAUSE >= limit {

@@ -103,7 +103,7 @@ impl<R: Remote> Shared<R> {
         device: &Arc<dyn Device>,
         completion: Completion<T>,
     ) -> Result<T, MemoryFault> {
-        let limit = self.fence_limit;
+        let limit = self.proof_timeout;
         let device = || device.name();
         match timeout_at(Instant::now() + limit, completion).await {
             Ok(Ok(answer)) => Ok(answer),

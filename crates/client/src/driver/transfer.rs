@@ -15,7 +15,7 @@ use tessera_lifecycle::worker::{
     Fetch, LoadFailure, Phase, Save, SaveOutcome, WorkerCommand, WorkerEvent,
 };
 use tessera_lifecycle::{LoadId, WorkerRoot};
-use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, WriteId};
+use tessera_proto::{Expectation, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_transport::{Lent, LentRanges, Segments};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -42,12 +42,13 @@ pub(super) struct Shared<R> {
     pub(super) clock: Clock,
     pub(super) layout: Layout,
     pub(super) namespace: NamespaceDigest,
+    pub(super) tenant: TenantTag,
     pub(super) io: IoMode,
     pub(super) staging: Arc<Staging>,
     pub(super) stores: Semaphore,
     pub(super) store_timeout: Duration,
-    pub(super) fence_limit: Duration,
-    pub(super) preempt_limit: Duration,
+    pub(super) proof_timeout: Duration,
+    pub(super) preempt_timeout: Duration,
     pub(super) machine: Mutex<Machine>,
     pub(super) changed: Condvar,
     pub(super) runtime: Handle,
@@ -282,7 +283,7 @@ impl<R: Remote> Shared<R> {
         };
         let length_bytes = expectation.length_bytes;
         let lease = fetch.lease.map(lease_of);
-        let (own, limit) = (Arc::clone(shared), shared.fence_limit);
+        let (own, limit) = (Arc::clone(shared), shared.proof_timeout);
         let task = {
             let until = until.clone();
             async move { own.remote.fetch(expectation, lease, lent, until).await }
@@ -369,6 +370,7 @@ impl<R: Remote> Shared<R> {
             length_bytes: shared.layout.object_bytes(save.group),
             checksum: 0,
             write: WriteId(0),
+            tenant: shared.tenant,
         };
         let (own, save) = (Arc::clone(shared), save.save);
         shared.runtime.spawn(async move {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tessera_lifecycle::worker::TransferResults;
 use tessera_lifecycle::{StepPlan, WorkerRoot};
+use tessera_proto::TenantTag;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 
@@ -76,12 +77,13 @@ impl<R: Remote> WorkerDriver<R> {
             clock: Clock::new(),
             layout,
             namespace,
+            tenant: TenantTag::of(&config.options.tenant),
             io: config.options.io,
             staging,
             stores: Semaphore::new(stores.min(Semaphore::MAX_PERMITS)),
             store_timeout: config.options.save_timeout,
-            fence_limit: config.fence_limit,
-            preempt_limit: config.preempt_limit,
+            proof_timeout: config.options.proof_timeout,
+            preempt_timeout: config.options.preempt_timeout,
             machine: Mutex::new(Machine::new(WorkerRoot::new(worker))),
             changed: Condvar::new(),
             runtime: runtime.handle().clone(),
@@ -134,10 +136,10 @@ impl<R: Remote> WorkerDriver<R> {
     /// Blocks of preempted requests are about to be overwritten: returns when no load of theirs can
     /// write any more. Waits for nothing else; saves are copies.
     ///
-    /// Parts that were not issued are dropped at once. Those under way may end by themselves for a
-    /// second; then their memory is called back, which costs an answer that has begun its
-    /// connection. Memory that does not come back even so, or a device that owes its fence, stops
-    /// the worker.
+    /// Parts that were not issued are dropped at once. Those under way may end by themselves for
+    /// `preempt_timeout_ms`; then their memory is called back, which costs an answer that has begun
+    /// its connection. Memory that does not come back even so, or a device that owes its fence,
+    /// stops the worker.
     ///
     /// # Errors
     /// [`DriverError::Memory`]: the memory may be written for ever, and the step must not go on.
@@ -150,7 +152,7 @@ impl<R: Remote> WorkerDriver<R> {
         machine.root.preempt(loads);
         Shared::execute(shared, &mut machine);
         let over = |root: &WorkerRoot| !loads.iter().any(|load| root.is_loading(*load));
-        let limit = shared.preempt_limit;
+        let limit = shared.preempt_timeout;
         if !Shared::wait_until(shared, &mut machine, Some(limit), over)? {
             tracing::warn!(
                 ?limit,

@@ -21,6 +21,8 @@ fn empty_options_are_the_documented_defaults() {
     assert_eq!(options.on_load_failure, OnLoadFailure::Recompute);
     assert_eq!(options.staging_bytes, 256 << 20);
     assert!(options.load && options.save && options.self_test);
+    assert_eq!(options.preempt_timeout.as_millis(), 1000);
+    assert_eq!(options.proof_timeout.as_millis(), 120_000);
 }
 
 #[test]
@@ -38,6 +40,7 @@ fn values_are_read_as_written() {
         "nodes": ["10.0.0.1:7421", {"address": "unix:/run/t.sock", "weight": 3}],
         "chunk_tokens": 256, "io": "serial", "on_load_failure": "engine", "staging": "1GiB",
         "local_ram": 67_108_864, "save": false, "tenant": "a", "lookup_timeout_ms": 7,
+        "preempt_timeout_ms": 1, "proof_timeout_ms": 1000,
     }))
     .expect("they are valid");
     let node = |address: &str, weight| NodeOption {
@@ -56,6 +59,8 @@ fn values_are_read_as_written() {
         (1 << 30, 64 << 20)
     );
     assert_eq!(options.lookup_timeout.as_millis(), 7);
+    assert_eq!(options.preempt_timeout.as_millis(), 1);
+    assert_eq!(options.proof_timeout.as_millis(), 1000);
     assert!(!options.save);
 }
 
@@ -115,6 +120,14 @@ fn wrong_types_and_ranges_name_the_right_ones() {
         (
             json!({ "max_loads": null }),
             "a whole number from 1 to 4096, got null",
+        ),
+        (
+            json!({ "preempt_timeout_ms": 0 }),
+            "option \"preempt_timeout_ms\" must be a whole number from 1 to 600000, got 0",
+        ),
+        (
+            json!({ "proof_timeout_ms": 999 }),
+            "option \"proof_timeout_ms\" must be a whole number from 1000 to 600000, got 999",
         ),
         (
             json!({ "io": "sync" }),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tessera_client::{
     CircuitState, Cluster, ClusterConfig, Expectation, FetchOutcome, Lent, NodeSpec, ObjectHeader,
-    Region, Segments, Until, WriteId,
+    Region, Segments, TenantTag, Until, WriteId,
 };
 use tessera_proto::message::{Features, Get, GetAnswer, Hello, HelloAnswer};
 use tessera_proto::{
@@ -223,6 +223,7 @@ impl Object {
             length_bytes: length as u64,
             checksum: checksum(&bytes),
             write: WriteId(u64::from(number) + 100),
+            tenant: TenantTag::NONE,
         };
         Self { header, bytes }
     }

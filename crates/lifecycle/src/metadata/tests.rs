@@ -110,6 +110,25 @@ fn another_format_is_refused_with_both_versions() {
 }
 
 #[test]
+fn a_plan_that_holds_anything_is_not_empty() {
+    let load = LoadId {
+        request: RequestKey(1),
+        attempt: Attempt(1),
+    };
+    let save = SaveOrder {
+        group: 0,
+        hash: ChunkHash::new(&[1]).unwrap(),
+        blocks: vec![1],
+    };
+    let mut plans = vec![StepPlan::default(); 3];
+    plans[0].cancels.push(load);
+    plans[1].preempted.push(load);
+    plans[2].saves.push(save);
+    assert!(plans.iter().all(|plan| !plan.is_empty()));
+    assert!(StepPlan::default().is_empty());
+}
+
+#[test]
 fn an_empty_plan_is_small() {
     assert!(StepPlan::default().encode().len() <= 16);
 }

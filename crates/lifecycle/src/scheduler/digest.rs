@@ -29,7 +29,7 @@ impl SchedulerRoot {
             requests: self.entries.len(),
             questions: self.questions.len(),
             draining: self.draining.len(),
-            unsent: self.orders.len() + self.cancels.len() + self.preempted.len(),
+            unsent: self.orders.len() + self.cancels.len(),
         }
     }
 }
@@ -46,7 +46,6 @@ impl Hash for SchedulerRoot {
             draining,
             orders,
             cancels,
-            preempted,
             ended,
             commands,
             counters: _,
@@ -58,7 +57,7 @@ impl Hash for SchedulerRoot {
         entries.hash(state);
         questions.hash(state);
         draining.hash(state);
-        (orders, cancels, preempted, ended).hash(state);
+        (orders, cancels, ended).hash(state);
         commands.hash(state);
         next_timeout.hash(state);
     }

@@ -94,6 +94,19 @@ pub(crate) enum Lookup {
     Zero { computed: u64, limit: u64 },
 }
 
+impl Lookup {
+    /// The promise, taken out; whatever else stands here stays.
+    pub(crate) fn take_hit(&mut self) -> Option<Hit> {
+        match std::mem::take(self) {
+            Self::Hit(hit) => Some(hit),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
 /// A load under way.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Load {
@@ -113,9 +126,8 @@ pub(crate) struct Load {
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Life {
     pub(crate) tables: Vec<Vec<u32>>,
-    /// Tokens that were there when it began: what it did not compute, it does not save.
-    pub(crate) start: u64,
-    /// For each group the next chunk to save.
+    /// For each group the next chunk to save. It begins where the request began to compute: what
+    /// it did not compute, it does not save.
     pub(crate) next_chunk: Vec<u64>,
 }
 

@@ -81,7 +81,6 @@ pub struct SchedulerRoot {
     pub(crate) draining: Vec<(String, Load)>,
     pub(crate) orders: Vec<LoadOrder>,
     pub(crate) cancels: Vec<LoadId>,
-    pub(crate) preempted: Vec<LoadId>,
     /// Requests that were reported finished since the last step, whose list names them once more:
     /// by then the name may belong to a new request.
     pub(crate) ended: BTreeSet<String>,
@@ -108,7 +107,6 @@ impl SchedulerRoot {
             draining: Vec::new(),
             orders: Vec::new(),
             cancels: Vec::new(),
-            preempted: Vec::new(),
             ended: BTreeSet::new(),
             commands: VecDeque::new(),
             counters: SchedulerCounters::default(),

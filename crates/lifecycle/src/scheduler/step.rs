@@ -7,6 +7,7 @@
 use tessera_proto::Instant;
 use thiserror::Error;
 
+use crate::ids::LoadId;
 use crate::metadata::{LeaseOrder, LoadOrder, SaveOrder, StepPlan};
 use crate::plan;
 use crate::plan::{Piece, Span};
@@ -73,16 +74,8 @@ impl SchedulerRoot {
         tables: &[Vec<u32>],
         external_tokens: u64,
     ) -> Result<(), NotPromised> {
-        let lookup = match self.entries.get_mut(request) {
-            Some(entry) if external_tokens > 0 || matches!(entry.lookup, Lookup::Hit(_)) => {
-                std::mem::take(&mut entry.lookup)
-            }
-            _ => Lookup::None,
-        };
-        let hit = match lookup {
-            Lookup::Hit(hit) => Some(hit),
-            _ => None,
-        };
+        let entry = self.entries.get_mut(request);
+        let hit = entry.and_then(|entry| entry.lookup.take_hit());
         if external_tokens == 0 {
             hit.into_iter().for_each(|hit| self.release(hit.book));
             return Ok(());
@@ -206,9 +199,8 @@ impl SchedulerRoot {
     pub fn step(&mut self, now: Instant, input: &StepInput) -> StepPlan {
         self.step += 1;
         self.handle_timeout(now);
-        for request in &input.preempted {
-            self.preempted(request);
-        }
+        let losers = input.preempted.iter();
+        let preempted = losers.filter_map(|name| self.preempt(name)).collect();
         let ended = std::mem::take(&mut self.ended);
         for request in input.finished.iter().filter(|name| !ended.contains(*name)) {
             self.finished(request);
@@ -226,7 +218,7 @@ impl SchedulerRoot {
             step: self.step,
             loads: std::mem::take(&mut self.orders),
             cancels: std::mem::take(&mut self.cancels),
-            preempted: std::mem::take(&mut self.preempted),
+            preempted,
             saves,
         }
     }
@@ -242,22 +234,21 @@ impl SchedulerRoot {
         }
     }
 
-    fn preempted(&mut self, request: &str) {
-        let Some(entry) = self.entries.get_mut(request) else {
-            return;
-        };
+    /// The request has lost its blocks. Gives the load that it had: nobody waits for it any more,
+    /// and the workers end it before the memory is used again.
+    fn preempt(&mut self, request: &str) -> Option<LoadId> {
+        let entry = self.entries.get_mut(request)?;
         entry.life = None;
         let lookup = std::mem::take(&mut entry.lookup);
         let load = entry.load.take();
         if let Lookup::Hit(hit) = lookup {
             self.release(hit.book);
         }
-        if let Some(load) = load {
-            // Nobody waits for it any more: the workers end it before the memory is used again.
-            self.counters.loads_cancelled += 1;
-            self.preempted.push(load.id);
-            self.close(load);
-        }
+        let load = load?;
+        let id = load.id;
+        self.counters.loads_cancelled += 1;
+        self.close(load);
+        Some(id)
     }
 
     fn scheduled(&mut self, scheduled: &ScheduledRequest, saves: &mut Vec<SaveOrder>) {
@@ -279,11 +270,9 @@ impl SchedulerRoot {
                     table.extend_from_slice(blocks);
                 }
             }
-            Some(life) if computed >= life.start => life.tables.clone_from(&scheduled.blocks),
             life => {
                 *life = Some(Life {
                     tables: scheduled.blocks.clone(),
-                    start: computed,
                     next_chunk: vec![computed / chunk_tokens; groups],
                 });
             }
@@ -301,17 +290,13 @@ impl SchedulerRoot {
             return;
         };
         let computed = scheduled.computed_tokens;
-        if computed < life.start {
-            // The engine has taken tokens back, as when another connector's load failed under them.
-            life.start = computed;
-            for next in &mut life.next_chunk {
-                *next = (*next).min(computed / chunk_tokens);
-            }
-        }
         let end = computed + scheduled.scheduled_tokens;
         let known = u64::try_from(entry.hashes.chunks().len()).unwrap_or(u64::MAX);
         let chunks = (end / chunk_tokens).min(known);
         for (group, next) in life.next_chunk.iter_mut().enumerate() {
+            // What the engine takes back, as when another connector's load has failed under it, it
+            // computes again, perhaps from other tokens.
+            *next = (*next).min(computed / chunk_tokens);
             let table = life.tables.get(group).map_or(&[][..], Vec::as_slice);
             while *next < chunks {
                 let piece = Piece {

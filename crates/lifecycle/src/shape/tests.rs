@@ -76,6 +76,23 @@ fn impossible_shapes_are_refused() {
 }
 
 #[test]
+fn the_largest_shapes_are_taken() {
+    let longest = u64::from(limits::CHUNK_TOKENS_MAX);
+    assert!(shape(&[(FULL, 4); 64], None).is_ok());
+    assert!(shape(&[(FULL, 4)], Some(longest)).is_ok());
+    assert!(shape(&[(FULL, longest)], None).is_ok());
+    let most = limits::RANKS_MAX;
+    for (tp, pp) in [(most, 1), (1, most), (most / 2, 2)] {
+        let topology = Topology {
+            tp,
+            pp,
+            ..Topology::SINGLE
+        };
+        assert!(Shape::new(vec![group(FULL, 4)], None, 4, topology).is_ok());
+    }
+}
+
+#[test]
 fn an_object_holds_what_the_boundary_behind_it_can_see() {
     let window = |tokens| GroupKind::Window { tokens };
     // Blocks of 4 tokens in chunks of 16; chunk 2 is tokens 32..48, blocks 8..12.

@@ -8,3 +8,4 @@ mod messages;
 mod place;
 mod sending;
 mod support;
+mod tenants;

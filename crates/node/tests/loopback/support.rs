@@ -12,7 +12,7 @@ use tessera_proto::message::{
 };
 use tessera_proto::{
     FrameHeader, Incarnation, KeyDigest, Kind, LeaseId, NamespaceDigest, ObjectHeader, ObjectId,
-    PROTOCOL_VERSION, WriteId, checksum,
+    PROTOCOL_VERSION, TenantTag, WriteId, checksum,
 };
 use tessera_transport::{Link, LinkError, Payload, Receiver, Sender};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -80,6 +80,7 @@ pub(crate) fn object(seed: u64, length: usize) -> (ObjectHeader, Vec<u8>) {
         length_bytes: length as u64,
         checksum: checksum(&bytes),
         write: WriteId(seed + 1),
+        tenant: TenantTag::NONE,
     };
     (header, bytes)
 }

@@ -6,6 +6,8 @@
 
 mod key;
 mod namespace;
+mod tenant;
 
 pub use key::{BlockHash, Component, Coordinate, Coordinates, KeyDigest, ObjectId, ObjectKey};
 pub use namespace::{Namespace, NamespaceDigest, Topology};
+pub use tenant::TenantTag;

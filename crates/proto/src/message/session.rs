@@ -4,7 +4,7 @@ use crate::codec::{DecodeError, Reader, Writer};
 use crate::limits::TEXT_BYTES_MAX;
 
 /// Random 128 bits of one process start: two lives of a node on one address are never confused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u128);
 
 /// Optional abilities, one bit each; both sides use the intersection.

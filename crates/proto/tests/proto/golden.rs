@@ -67,6 +67,9 @@ rows! {
         body: Hex, payload: Hex,
     }
     RefusedRow { name: String, message: String, bytes: Hex, error: String, }
+    PeerWire { version: u16, frames: Vec<PeerFrameRow>, refused: Vec<PeerRefusedRow>, }
+    PeerFrameRow { name: String, body: Hex, }
+    PeerRefusedRow { name: String, body: Hex, error: String, }
 }
 
 /// The golden file `name`.

@@ -10,7 +10,7 @@ use tessera_proto::message::{
 };
 use tessera_proto::{
     DecodeError, FrameHeader, KeyDigest, Kind, LeaseId, NamespaceDigest, ObjectHeader, ObjectId,
-    WriteId,
+    TenantTag, WriteId,
 };
 
 use crate::messages::Message;
@@ -119,6 +119,7 @@ fn objects_are_bounded() {
         length_bytes,
         checksum: 4,
         write: WriteId(5),
+        tenant: TenantTag::NONE,
     };
     let limit = u32::try_from(OBJECT_BYTES_MAX).expect("objects are at most 1 GiB");
     bounded(limit, |length_bytes| Put {

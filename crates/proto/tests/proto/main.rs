@@ -5,6 +5,7 @@ mod golden;
 mod identity;
 mod limits;
 mod messages;
+mod peer;
 mod ring;
 mod strategies;
 mod wire;

@@ -12,7 +12,8 @@ use tessera_proto::message::{
 };
 use tessera_proto::{
     BlockHash, Component, Coordinate, Coordinates, FrameHeader, Incarnation, KeyDigest, Kind,
-    LeaseId, Namespace, NamespaceDigest, ObjectHeader, ObjectId, ObjectKey, Topology, WriteId,
+    LeaseId, Namespace, NamespaceDigest, ObjectHeader, ObjectId, ObjectKey, TenantTag, Topology,
+    WriteId,
 };
 
 use crate::messages::Message;
@@ -107,15 +108,17 @@ fn object_header() -> impl Strategy<Value = ObjectHeader> {
         1..=OBJECT_BYTES_MAX,
         any::<u64>(),
         any::<u64>(),
+        any::<u64>(),
     )
         .prop_map(
-            |((namespace, key), layout, length_bytes, checksum, write)| ObjectHeader {
+            |((namespace, key), layout, length_bytes, checksum, write, tenant)| ObjectHeader {
                 namespace: NamespaceDigest(namespace),
                 key: KeyDigest(key),
                 layout,
                 length_bytes,
                 checksum,
                 write: WriteId(write),
+                tenant: TenantTag(tenant),
             },
         )
 }

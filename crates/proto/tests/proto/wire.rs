@@ -7,7 +7,7 @@ use tessera_proto::message::{
 };
 use tessera_proto::{
     DecodeError, FrameHeader, Incarnation, KeyDigest, Kind, LeaseId, NamespaceDigest, ObjectHeader,
-    ObjectId, PROTOCOL_VERSION, WriteId, checksum,
+    ObjectId, PROTOCOL_VERSION, TenantTag, WriteId, checksum,
 };
 
 use crate::golden::{Identity, KeyRow, Wire, read};
@@ -38,6 +38,7 @@ fn object() -> ObjectHeader {
         length_bytes: PAYLOAD.len() as u64,
         checksum: checksum(PAYLOAD),
         write: WriteId(0x0bad_c0de_0bad_c0de),
+        tenant: TenantTag::NONE,
     }
 }
 
@@ -133,8 +134,13 @@ fn objects() -> Vec<(&'static str, Message)> {
             },
         ],
     };
+    let tenants = ObjectHeader {
+        tenant: TenantTag::of("team-a"),
+        ..object()
+    };
     vec![
         ("put", Put { header: object() }.into()),
+        ("put_of_a_tenant", Put { header: tenants }.into()),
         ("put_answer_stored", put(PutStatus::Stored)),
         ("put_answer_existed", put(PutStatus::Existed)),
         ("put_answer_no_space", put(PutStatus::NoSpace)),
@@ -240,7 +246,7 @@ fn kind(name: &str) -> Kind {
         .expect("a kind of this version")
 }
 
-fn variant(error: &DecodeError) -> &'static str {
+pub(crate) fn variant(error: &DecodeError) -> &'static str {
     match error {
         DecodeError::Truncated { .. } => "Truncated",
         DecodeError::Trailing { .. } => "Trailing",

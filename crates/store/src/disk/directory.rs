@@ -253,8 +253,8 @@ impl Directory {
     /// Gives back the holds of leases that were taken out. Returns how many.
     pub(crate) fn drop_leases(&mut self, leases: impl IntoIterator<Item = DiskLease>) -> u64 {
         let mut dropped = 0;
-        for (_, record) in leases.into_iter().flat_map(|lease| lease.held) {
-            self.unhold(record);
+        for held in leases.into_iter().flat_map(|lease| lease.held) {
+            self.unhold(held.record);
             dropped += 1;
         }
         dropped

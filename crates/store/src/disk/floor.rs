@@ -4,6 +4,7 @@
 //! Called by `tessera bench` only. Invariant: as in `uring.rs`, the kernel has no transfer left
 //! when a call returns.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -14,14 +15,20 @@ use std::process;
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::OFlags;
 
-use super::device::{BLOCK_BYTES, Buffer};
+use super::device::BLOCK_BYTES;
 use super::portable::allocate;
+use crate::arena::Arena;
 
-/// A file that is read and written in blocks of one size, past the page cache.
+/// A file that is read and written in blocks of one size, past the page cache, from and into memory
+/// like that of the store: in huge pages, which make the kernel twice as fast, and more than a
+/// cache holds, each block used in turn.
 pub struct RawDisk {
     file: File,
     ring: IoUring,
-    memory: Vec<Buffer>,
+    memory: Arena,
+    /// Blocks of the memory, the one longest idle first.
+    idle: VecDeque<usize>,
+    depth: usize,
     block_bytes: usize,
 }
 
@@ -35,16 +42,22 @@ pub enum Direction {
 }
 
 impl RawDisk {
-    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], and keeps up to
-    /// `depth` transfers in flight.
+    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], that are moved from
+    /// and to `memory` blocks in turn, and keeps up to `depth` transfers in flight.
     ///
     /// # Errors
-    /// The file system has no direct I/O or no room, or the kernel gives no ring.
+    /// The file system has no direct I/O or no room, or the kernel gives no ring or no memory.
     ///
     /// # Panics
-    /// If a block is no multiple of [`BLOCK_BYTES`].
-    pub fn create(path: &Path, blocks: u64, block_bytes: usize, depth: u32) -> io::Result<Self> {
-        assert!(block_bytes.is_multiple_of(BLOCK_BYTES));
+    /// If a block is no multiple of [`BLOCK_BYTES`], or memory has fewer than may be in flight.
+    pub fn create(
+        path: &Path,
+        blocks: u64,
+        block_bytes: usize,
+        depth: u32,
+        memory: usize,
+    ) -> io::Result<Self> {
+        assert!(block_bytes.is_multiple_of(BLOCK_BYTES) && memory >= depth as usize);
         let direct = i32::try_from(OFlags::DIRECT.bits()).expect("a flag of open");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true);
@@ -52,10 +65,13 @@ impl RawDisk {
         let bytes = blocks * block_bytes as u64;
         file.set_len(bytes)?;
         allocate(&file, 0, bytes)?;
+        let ring = IoUring::new(depth)?;
         Ok(Self {
             file,
-            ring: IoUring::new(depth)?,
-            memory: (0..depth).map(|_| Buffer::new(block_bytes)).collect(),
+            ring,
+            memory: Arena::map(memory * block_bytes, 1).map_err(io::Error::other)?,
+            idle: (0..memory).collect(),
+            depth: depth as usize,
             block_bytes,
         })
     }
@@ -69,19 +85,17 @@ impl RawDisk {
         direction: Direction,
         mut blocks: impl Iterator<Item = u64>,
     ) -> io::Result<()> {
-        let mut idle: Vec<usize> = (0..self.memory.len()).collect();
         let mut outcome = Ok(());
+        let mut in_flight = 0;
         loop {
-            while outcome.is_ok()
-                && let Some(slot) = idle.pop()
+            while in_flight < self.depth
+                && outcome.is_ok()
+                && let Some(block) = blocks.next()
             {
-                let Some(block) = blocks.next() else {
-                    idle.push(slot);
-                    break;
-                };
-                self.begin(direction, slot, block);
+                self.begin(direction, block);
+                in_flight += 1;
             }
-            if idle.len() == self.memory.len() {
+            if in_flight == 0 {
                 return outcome;
             }
             if let Err(error) = self.ring.submit_and_wait(1)
@@ -91,7 +105,9 @@ impl RawDisk {
                 process::abort();
             }
             for completion in self.ring.completion() {
-                idle.push(usize::try_from(completion.user_data()).expect("a slot of ours"));
+                in_flight -= 1;
+                let slot = usize::try_from(completion.user_data()).expect("a slot of ours");
+                self.idle.push_back(slot);
                 match usize::try_from(completion.result()) {
                     Ok(moved) if moved == self.block_bytes => {}
                     Ok(_) => outcome = Err(io::ErrorKind::UnexpectedEof.into()),
@@ -101,11 +117,18 @@ impl RawDisk {
         }
     }
 
-    fn begin(&mut self, direction: Direction, slot: usize, block: u64) {
+    fn begin(&mut self, direction: Direction, block: u64) {
+        let slot = self
+            .idle
+            .pop_front()
+            .expect("more memory than is in flight");
         let fd = types::Fd(self.file.as_raw_fd());
         let at = block * self.block_bytes as u64;
         let length = u32::try_from(self.block_bytes).expect("a block is below 4 GiB");
-        let memory = self.memory[slot].bytes_mut().as_mut_ptr();
+        let memory = self
+            .memory
+            .address(slot * self.block_bytes, self.block_bytes);
+        let memory = memory.as_ptr();
         let entry = match direction {
             Direction::Read => opcode::Read::new(fd, memory, length).offset(at).build(),
             Direction::Write => opcode::Write::new(fd, memory, length).offset(at).build(),
@@ -120,24 +143,32 @@ impl RawDisk {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
+
+    impl RawDisk {
+        fn slot(&mut self, slot: usize) -> &mut [u8] {
+            let memory = self.memory.address(slot * BLOCK_BYTES, BLOCK_BYTES);
+            // SAFETY: the memory is this value's, zero at first, and nothing is in flight.
+            unsafe { slice::from_raw_parts_mut(memory.as_ptr(), BLOCK_BYTES) }
+        }
+    }
 
     #[test]
     fn every_block_goes_round_at_any_depth() {
         let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a folder");
         for depth in [1, 3, 64] {
             let path = folder.path().join("raw");
-            let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth).expect("direct I/O");
-            for memory in &mut disk.memory {
-                memory.bytes_mut().fill(9);
-            }
+            let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth, 70).expect("direct I/O");
+            (0..70).for_each(|slot| disk.slot(slot).fill(9));
             disk.run(Direction::Write, 0..10).expect("written");
             let written = std::fs::read(&path).expect("there");
             assert!(written.len() == 10 * BLOCK_BYTES && written.iter().all(|byte| *byte == 9));
-            disk.memory[0].bytes_mut().fill(0);
+            (0..70).for_each(|slot| disk.slot(slot).fill(0));
             disk.run(Direction::Read, (0..10).cycle().take(100))
                 .expect("read");
-            assert!(disk.memory[0].bytes().iter().all(|byte| *byte == 9));
+            assert!((0..70).all(|slot| disk.slot(slot) == [9; BLOCK_BYTES]));
             let beyond = disk
                 .run(Direction::Read, 8..20)
                 .expect_err("beyond the end");

@@ -16,6 +16,16 @@ use crate::leases::OwnerId;
 
 /// Of all disk bytes, what leases may hold: eviction then always finds something that may leave.
 const LEASED_SHARE: u64 = 4;
+/// Of these, what the leases of one owner may hold, as in RAM: others have the rest.
+const OWNER_SHARE: u64 = 2;
+
+/// One object under a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Held {
+    id: ObjectId,
+    pub(crate) record: RecordId,
+    length_bytes: u64,
+}
 
 /// One lease.
 #[derive(Debug)]
@@ -24,7 +34,15 @@ pub(crate) struct DiskLease {
     deadline: Instant,
     /// It holds nothing in RAM.
     pub(crate) alone: bool,
-    pub(crate) held: Vec<(ObjectId, RecordId)>,
+    pub(crate) held: Vec<Held>,
+}
+
+/// What the leases of one owner come to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    leases: usize,
+    /// Payload bytes, each object once for each lease.
+    bytes: u64,
 }
 
 /// All of them.
@@ -32,7 +50,7 @@ pub(crate) struct DiskLease {
 pub(crate) struct DiskLeases {
     leases: HashMap<LeaseId, DiskLease>,
     ends: BTreeSet<(Instant, LeaseId)>,
-    owners: HashMap<OwnerId, usize>,
+    owners: HashMap<OwnerId, Share>,
     granted: u64,
     numbers: RandomState,
 }
@@ -45,7 +63,12 @@ impl DiskLeases {
 
     /// Leases that an owner has here.
     pub(crate) fn of_owner(&self, owner: OwnerId) -> usize {
-        self.owners.get(&owner).copied().unwrap_or(0)
+        self.owners.get(&owner).map_or(0, |share| share.leases)
+    }
+
+    /// Payload bytes under the leases of an owner here.
+    pub(crate) fn bytes_of_owner(&self, owner: OwnerId) -> u64 {
+        self.owners.get(&owner).map_or(0, |share| share.bytes)
     }
 
     /// Whether the lease holds until `now` at least.
@@ -60,12 +83,14 @@ impl DiskLeases {
         beside: Option<LeaseId>,
         owner: OwnerId,
         deadline: Instant,
-        held: Vec<(ObjectId, RecordId)>,
+        held: Vec<Held>,
     ) -> LeaseId {
         let id = beside.unwrap_or_else(|| self.fresh_id());
         let alone = beside.is_none();
         self.ends.insert((deadline, id));
-        *self.owners.entry(owner).or_default() += 1;
+        let share = self.owners.entry(owner).or_default();
+        share.leases += 1;
+        share.bytes += bytes_of(&held);
         self.leases.insert(
             id,
             DiskLease {
@@ -82,9 +107,10 @@ impl DiskLeases {
     pub(crate) fn end(&mut self, id: LeaseId) -> Option<DiskLease> {
         let lease = self.leases.remove(&id)?;
         self.ends.remove(&(lease.deadline, id));
-        if let Some(count) = self.owners.get_mut(&lease.owner) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(share) = self.owners.get_mut(&lease.owner) {
+            share.leases -= 1;
+            share.bytes -= bytes_of(&lease.held);
+            if share.leases == 0 {
                 self.owners.remove(&lease.owner);
             }
         }
@@ -97,15 +123,16 @@ impl DiskLeases {
             return Vec::new();
         };
         let wanted: HashSet<&ObjectId> = ids.iter().collect();
-        let taken: Vec<_> = lease
-            .held
-            .extract_if(.., |(held, _)| wanted.contains(held))
-            .map(|(_, record)| record)
-            .collect();
-        if lease.held.is_empty() {
+        let is_wanted = |held: &mut Held| wanted.contains(&held.id);
+        let taken: Vec<_> = lease.held.extract_if(.., is_wanted).collect();
+        let is_over = lease.held.is_empty();
+        if let Some(share) = self.owners.get_mut(&lease.owner) {
+            share.bytes -= bytes_of(&taken);
+        }
+        if is_over {
             self.end(id);
         }
-        taken
+        taken.into_iter().map(|held| held.record).collect()
     }
 
     /// Takes out all leases of an owner.
@@ -142,6 +169,10 @@ impl DiskLeases {
     }
 }
 
+fn bytes_of(held: &[Held]) -> u64 {
+    held.iter().map(|held| held.length_bytes).sum()
+}
+
 impl DiskTier {
     /// Leases on what is here of `ids`, for `owner` until `deadline` and up to `bytes_max`, in the
     /// lease `beside` if one is given. Returns the lease, if anything is held, and what was found.
@@ -154,6 +185,8 @@ impl DiskTier {
         let mut directory = self.shared.directory.lock();
         let full = directory.leases.of_owner(owner) >= self.shared.ram.owner_leases_max();
         let all_max = directory.capacity_bytes() / LEASED_SHARE;
+        let own = directory.leases.bytes_of_owner(owner);
+        bytes_max = bytes_max.min((all_max / OWNER_SHARE).saturating_sub(own));
         let mut held: HashMap<ObjectId, RecordId> = HashMap::new();
         let mut items = Vec::with_capacity(ids.len());
         for id in ids {
@@ -185,7 +218,12 @@ impl DiskTier {
         if held.is_empty() {
             return (beside, items);
         }
-        let held = held.into_iter().collect();
+        let held = held.into_iter().map(|(id, record)| Held {
+            id,
+            record,
+            length_bytes: u64::from(directory.records.location(record).length_bytes),
+        });
+        let held = held.collect();
         let lease = directory.leases.enter(beside, owner, deadline, held);
         (Some(lease), items)
     }

@@ -17,9 +17,9 @@ use crate::guard::{ReadPin, WriteExtent};
 use crate::ram::ReserveRefusal;
 
 /// Reads that one thread has in flight at once.
-const READS: usize = 8;
+const READS: usize = 4;
 /// Image bytes after which it takes no more.
-const READ_BYTES: usize = 8 << 20;
+const READ_BYTES: usize = 4 << 20;
 
 /// The blocks that an image lies in.
 #[derive(Clone, Copy, Debug)]

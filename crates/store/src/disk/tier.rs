@@ -302,7 +302,7 @@ impl Drop for DiskTier {
 mod tests {
     use std::sync::mpsc::channel;
 
-    use tessera_proto::{KeyDigest, NamespaceDigest, checksum};
+    use tessera_proto::{KeyDigest, NamespaceDigest, TenantTag, checksum};
 
     use super::*;
     use crate::config::StoreConfig;
@@ -331,6 +331,7 @@ mod tests {
             length_bytes: 1_000,
             checksum: checksum(&extent),
             write: WriteId(1),
+            tenant: TenantTag::NONE,
         };
         assert_eq!(
             ram.publish(extent, header.id(), header, now),

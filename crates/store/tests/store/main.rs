@@ -11,4 +11,5 @@ mod leases;
 mod model;
 mod publication;
 mod sample;
+mod tenants;
 mod threads;

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use tessera_proto::{Instant, LeaseId, WriteId, checksum};
 use tessera_store::{
     LeaseLimits, OwnerId, Presence, Published, RamStore, ReadPin, ReserveRefusal, StoreConfig,
+    TenantLimits,
 };
 
 use crate::sample::{id, put};
@@ -105,6 +106,7 @@ impl Model {
             capacity_bytes: 512 << 10,
             max_object_bytes: 160_000,
             leases: LIMITS,
+            tenants: TenantLimits::default(),
             fault_threads: 1,
         };
         Self {

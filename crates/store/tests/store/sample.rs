@@ -4,7 +4,7 @@
 //! another object, or of another write of the same one, is seen.
 
 use tessera_proto::{
-    Instant, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, WriteId, checksum,
+    Instant, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId, checksum,
 };
 use tessera_store::{Published, RamStore, ReserveRefusal, StoreConfig};
 
@@ -36,6 +36,16 @@ pub(crate) fn fill(bytes: &mut [u8], key: u64, write: u64) {
     }
 }
 
+/// Keys of another tenant than nobody have it in their high bits.
+pub(crate) const TENANT_SHIFT: u32 = 48;
+
+pub(crate) fn tenant_of(key: u64) -> TenantTag {
+    match key >> TENANT_SHIFT {
+        0 => TenantTag::NONE,
+        number => TenantTag::of(&number.to_string()),
+    }
+}
+
 /// The header of write `write` of object `key` with this payload.
 pub(crate) fn header(key: u64, write: u64, payload: &[u8]) -> ObjectHeader {
     ObjectHeader {
@@ -45,6 +55,7 @@ pub(crate) fn header(key: u64, write: u64, payload: &[u8]) -> ObjectHeader {
         length_bytes: payload.len() as u64,
         checksum: checksum(payload),
         write: WriteId(write),
+        tenant: tenant_of(key),
     }
 }
 
@@ -56,7 +67,7 @@ pub(crate) fn put(
     length: u64,
     now: Instant,
 ) -> Result<Published, ReserveRefusal> {
-    let mut extent = store.reserve(length, now)?;
+    let mut extent = store.reserve_for(tenant_of(key), length, now)?;
     fill(&mut extent, key, write);
     let header = header(key, write, &extent);
     Ok(store.publish(extent, id(key), header, now))

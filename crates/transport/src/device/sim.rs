@@ -1,10 +1,11 @@
 //! A device made of host memory, on which a missing fence shows.
 //!
-//! Used by tests of the drivers and by simulations, through the trait that production uses. A
-//! thread of its own takes orders one after the other. What is written waits, in pieces, and lands
-//! late and out of order: a few pieces by chance after each order, all of them behind a fence. The
-//! order depends on the seed and on the orders only, never on time. Work of the engine
-//! ([`submit`](SimDevice::submit)) and copies wait apart, so that no fence does the other's duty.
+//! Used by tests of the drivers and of the real engine, and by simulations, through the trait that
+//! production uses. A thread of its own takes orders one after the other. What is written waits, in
+//! pieces, and lands late and out of order: a few pieces by chance before each order, all of them
+//! behind a fence. The order depends on the seed and on the orders only, never on time. Work of the
+//! engine ([`submit`](SimDevice::submit)) and copies wait apart, so that no fence does the other's
+//! duty. The invariant: between the answer to an order and the next order no memory is touched.
 
 use std::io;
 use std::ptr;
@@ -39,6 +40,7 @@ enum Order {
     Write(Segments, LentRanges, Promise<Written>),
     Read(DeviceRanges, Lent, Promise<(Result<(), DeviceError>, Lent)>),
     Work(Weak<Region>, usize, Vec<u8>),
+    Owed,
 }
 
 /// Faults, and what has happened.
@@ -55,6 +57,10 @@ struct State {
     /// Fences of each side that will fail.
     failing: [u32; 2],
     failing_copies: u32,
+    /// Fences of each side that will be owed.
+    owing: [u32; 2],
+    /// Fences of each side that will lie.
+    lying: [u32; 2],
     /// Fences of each side.
     asked: [u64; 2],
     answered: [u64; 2],
@@ -91,6 +97,7 @@ struct Queue {
     random: u64,
     work: Vec<Unseen>,
     writes: Vec<Unseen>,
+    owed: Vec<(FenceSide, Promise<Result<(), DeviceError>>)>,
 }
 
 impl SimDevice {
@@ -109,6 +116,7 @@ impl SimDevice {
             random: seed,
             work: Vec::new(),
             writes: Vec::new(),
+            owed: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("tessera-sim-device".into());
         let thread = thread.spawn(move || queue.run())?;
@@ -164,15 +172,30 @@ impl SimDevice {
         self.injected.lock().held = true;
     }
 
-    /// Lets the device go on.
+    /// Lets the device go on, and answers the fences that it owes.
     pub fn release(&self) {
-        self.injected.lock().held = false;
+        let mut state = self.injected.lock();
+        (state.held, state.owing) = (false, [0; 2]);
+        drop(state);
         self.injected.changed.notify_all();
+        self.order(Order::Owed);
+    }
+
+    /// Lets the next `count` fences of one side hang until [`release`](Self::release). All else
+    /// goes on, as on a device with several queues.
+    pub fn owe_fences(&self, side: FenceSide, count: u32) {
+        self.injected.lock().owing[index(side)] = count;
     }
 
     /// Lets the next `count` fences of one side fail, without effect.
     pub fn fail_fences(&self, side: FenceSide, count: u32) {
         self.injected.lock().failing[index(side)] = count;
+    }
+
+    /// Lets the next `count` fences of one side succeed without effect: what a driver that forgets
+    /// them would see, the control of every test that needs them.
+    pub fn skip_fences(&self, side: FenceSide, count: u32) {
+        self.injected.lock().lying[index(side)] = count;
     }
 
     /// Lets the next `count` copies fail, after a part of each.
@@ -265,11 +288,11 @@ impl Queue {
                 self.injected.lock().abandoned += 1;
                 continue;
             }
-            self.execute(order);
             if self.chance(4) {
                 let from_work = self.chance(2);
                 self.land_one(from_work);
             }
+            self.execute(order);
         }
     }
 
@@ -280,7 +303,13 @@ impl Queue {
                 offset,
                 bytes,
             }),
+            Order::Fence(side, promise) if self.is_owed(side) => self.owed.push((side, promise)),
             Order::Fence(side, promise) => promise.keep(self.fence(side)),
+            Order::Owed => {
+                for (side, promise) in std::mem::take(&mut self.owed) {
+                    promise.keep(self.fence(side));
+                }
+            }
             Order::Write(from, to, promise) => {
                 let done = self.write(&from, to.ranges());
                 promise.keep((done, from, to));
@@ -293,6 +322,13 @@ impl Queue {
         }
     }
 
+    fn is_owed(&self, side: FenceSide) -> bool {
+        let owing = &mut self.injected.lock().owing[index(side)];
+        let is_owed = *owing > 0;
+        *owing = owing.saturating_sub(1);
+        is_owed
+    }
+
     fn fence(&mut self, side: FenceSide) -> Result<(), DeviceError> {
         let injected = Arc::clone(&self.injected);
         let mut state = injected.lock();
@@ -301,7 +337,11 @@ impl Queue {
             *failing -= 1;
             return Err(self.failure());
         }
-        while self.land_one(side == FenceSide::Before) {}
+        let lying = &mut state.lying[index(side)];
+        match lying.checked_sub(1) {
+            Some(left) => *lying = left,
+            None => while self.land_one(side == FenceSide::Before) {},
+        }
         state.answered[index(side)] += 1;
         Ok(())
     }

@@ -309,7 +309,7 @@ fn l04_a_device_that_never_proves_stops_the_worker_and_publishes_nothing() {
     ] {
         let device = device(5);
         let mut config = config("hybrid", io, 1);
-        config.fence_limit = Duration::from_millis(200);
+        config.options.proof_timeout = Duration::from_millis(200);
         let engine = Engine::on(&config, &nodes, &[Some(Arc::clone(&device))]);
         let worker = &engine.workers[0];
         let plan = engine.order("r", &engine.tables(20, 32), TOKENS);
@@ -353,7 +353,7 @@ fn l04_memory_of_a_stopped_worker_is_never_freed() {
     let (_source, nodes) = saved("hybrid");
     let device = device(6);
     let mut config = config("hybrid", "async", 1);
-    config.fence_limit = Duration::from_millis(50);
+    config.options.proof_timeout = Duration::from_millis(50);
     let engine = Engine::on(&config, &nodes, &[Some(Arc::clone(&device))]);
     let memory = engine.workers[0].regions();
     device.hold();

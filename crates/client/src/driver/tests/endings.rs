@@ -60,8 +60,8 @@ fn failed() -> (Vec<String>, Vec<String>, Vec<u32>) {
 /// An engine without patience.
 fn hasty() -> EngineConfig {
     let mut config = config("hybrid", "async", 1);
-    config.preempt_limit = SHORT;
-    config.fence_limit = SHORT;
+    config.options.preempt_timeout = SHORT;
+    config.options.proof_timeout = SHORT;
     config
 }
 
@@ -162,7 +162,7 @@ fn l05_blocks_that_another_load_still_has_are_lent_to_nobody_else() {
 fn l15_a_preemption_past_its_time_calls_back_the_memory_of_the_preempted_only() {
     let nodes = saved();
     let mut config = config("hybrid", "async", 1);
-    config.preempt_limit = SHORT;
+    config.options.preempt_timeout = SHORT;
     let engine = Engine::new(&config, &nodes);
     let worker = &engine.workers[0];
     let other = worker.remote.hold();
@@ -246,7 +246,7 @@ fn l02_a_transfer_that_never_ends_stops_the_worker_and_publishes_nothing() {
     for io in ["async", "serial"] {
         let mut config = config("hybrid", io, 1);
         config.options.load_timeout = SHORT;
-        config.fence_limit = SHORT;
+        config.options.proof_timeout = SHORT;
         let engine = Engine::new(&config, &nodes);
         let worker = &engine.workers[0];
         *worker.remote.fault.lock() = Fault::Stuck;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tessera_proto::{
-    Expectation, Incarnation, LeaseId, ObjectHeader, ObjectId, ObjectMismatch, WriteId, checksum,
+    Expectation, Incarnation, LeaseId, ObjectHeader, ObjectId, ObjectMismatch, TenantTag, WriteId,
+    checksum,
 };
 use tessera_transport::{Lent, Segments};
 use tokio::sync::Semaphore;
@@ -81,6 +82,11 @@ impl Fake {
 
     pub(super) fn objects(&self) -> usize {
         self.nodes.objects.lock().len()
+    }
+
+    pub(super) fn tenants(&self) -> Vec<TenantTag> {
+        let objects = self.nodes.objects.lock();
+        objects.values().map(|(header, _)| header.tenant).collect()
     }
 
     pub(super) fn payloads(&self) -> Vec<Vec<u8>> {

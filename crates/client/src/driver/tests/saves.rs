@@ -1,6 +1,7 @@
 //! Saves are copies of what the step completed, and never in the way.
 
 use tessera_lifecycle::scheduler::StepInput;
+use tessera_proto::TenantTag;
 
 use super::engine::{Engine, config};
 use super::fake::Fake;
@@ -93,6 +94,21 @@ fn two_models_with_the_same_prompt_never_share_an_object() {
         change(&mut config);
         let other = Engine::new(&config, &nodes);
         assert_eq!(other.lookup("r", 33, 0).tokens, Some(0), "change {index}");
+    }
+}
+
+#[test]
+fn what_is_saved_says_whose_it_is() {
+    for tenant in ["", "team-a"] {
+        let nodes = Fake::new();
+        let mut config = config("full", "async", 1);
+        config.options.tenant = tenant.into();
+        let engine = Engine::new(&config, &nodes);
+        engine.compute("r", &engine.tables(1, 32), 32);
+        engine.wait_for_saves();
+        let tenants = nodes.tenants();
+        assert!(!tenants.is_empty());
+        assert!(tenants.iter().all(|tag| *tag == TenantTag::of(tenant)));
     }
 }
 

@@ -192,11 +192,13 @@ fn l16_a_shortened_promise_is_checked_again() {
     let to = crate::plan::destinations(&shape, last, order.span(), &order.tables[0]);
     assert_eq!(to, Ok(vec![Destination::Block(5), Destination::Discard]));
     // A state exists at the promised boundary only: anything shorter must fail, and not load.
-    let mut scene = Scene::hybrid();
-    assert_eq!(scene.promised("a", 33, 0), Some(32));
-    scene.allocated("a", 24).unwrap();
-    let order = &scene.step(&StepInput::default()).loads[0];
-    assert!(order.tables.iter().all(Vec::is_empty));
+    for (tokens, fits) in [(24, false), (28, false), (32, true)] {
+        let mut scene = Scene::hybrid();
+        assert_eq!(scene.promised("a", 33, 0), Some(32));
+        scene.allocated("a", tokens).unwrap();
+        let order = &scene.step(&StepInput::default()).loads[0];
+        assert!(order.tables.iter().all(|table| table.is_empty() != fits));
+    }
 }
 
 #[test]
@@ -357,7 +359,7 @@ fn l11_a_load_ends_when_the_last_rank_has_reported() {
     };
     report(&mut scene, 0, true);
     report(&mut scene, 0, false);
-    report(&mut scene, 7, false);
+    report(&mut scene, 3, false);
     report(&mut scene, 2, false);
     assert_eq!(
         (scene.leased(), leased),

@@ -107,6 +107,7 @@ impl Scene {
                     self.asked.push(Asked { lookup, ids });
                 }
                 SchedulerCommand::Release { grants } => {
+                    assert!(!grants.is_empty(), "there is nothing to give back");
                     for grant in grants {
                         let lease = grant.held.lease.get();
                         let objects = self.ledger.get_mut(&lease).expect("a lease that was given");

@@ -311,8 +311,9 @@ fn late_duplicate_and_unknown_news_only_count() {
 #[test]
 fn l02_orders_that_cannot_be_executed_fail_by_request() {
     type Change = fn(&mut LoadOrder);
-    let malformed: [Change; 7] = [
+    let malformed: [Change; 8] = [
         |order| order.computed = 16,
+        |order| (order.computed, order.hashes) = (16, vec![]),
         |order| order.limit = 17,
         |order| order.boundary = 20,
         |order| order.boundary = u64::MAX / 8 * 8,

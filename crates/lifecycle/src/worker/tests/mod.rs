@@ -2,5 +2,6 @@
 
 mod cases;
 mod fences;
+mod parts;
 mod random;
 mod scene;

@@ -95,6 +95,34 @@ fn bounds_of_a_lease_count_both_tiers() {
 }
 
 #[test]
+fn one_owner_leases_half_of_what_all_may_on_disk() {
+    let disk = MemoryDisk::new(16, SEGMENT);
+    let store = open(MIB, &disk);
+    let keys: Vec<u64> = (0..40).collect();
+    for key in &keys {
+        put(&store, *key, 1, 30 * KIB);
+    }
+    empty_ram(&store, &keys);
+    let ids: Vec<_> = keys.iter().map(|key| id(*key)).collect();
+    // A quarter of 4 MiB for all, half of that for one: 17 objects of 30 KiB.
+    let held = |acquired: &tessera_store::Acquired| {
+        let presences = acquired.items.iter().map(|item| item.presence);
+        presences.filter(|one| *one == Presence::Held).count()
+    };
+    let mine = store.acquire(OWNER, &ids[..10], SECOND_NS, u64::MAX, T0);
+    let more = store.acquire(OWNER, &ids, SECOND_NS, u64::MAX, T0);
+    assert_eq!((held(&mine), held(&more)), (10, 7), "counted once a lease");
+    let other = store.acquire(OwnerId(5), &ids[20..], SECOND_NS, u64::MAX, T0);
+    assert_eq!(held(&other), 17, "others have the rest");
+    // What is given back, in part and whole, can be leased again.
+    let lease = mine.lease.expect("something is held");
+    assert_eq!(store.release(lease, Some(&ids[..4])), 4);
+    assert_eq!(store.release(lease, None), 6);
+    let again = store.acquire(OWNER, &ids[10..], SECOND_NS, u64::MAX, T0);
+    assert_eq!(held(&again), 10);
+}
+
+#[test]
 fn lost_owner_holds_nothing_and_a_removed_object_is_held_by_nobody() {
     let disk = MemoryDisk::new(8, SEGMENT);
     let store = open(MIB, &disk);

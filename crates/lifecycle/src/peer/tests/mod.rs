@@ -1,0 +1,11 @@
+//! The machine of direct transfers: one side against a scripted process on the other.
+
+mod cells;
+mod cells_read;
+mod cells_write;
+mod claims;
+mod fences;
+mod messages;
+mod orders;
+mod scene;
+mod sizes;
