@@ -219,6 +219,12 @@ impl Layout {
         &self.devices
     }
 
+    /// How many cache groups there are.
+    #[must_use]
+    pub const fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
     /// Whether sockets and copies of the host reach all of it in place.
     #[must_use]
     pub fn is_in_place(&self) -> bool {

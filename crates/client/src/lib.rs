@@ -1,5 +1,6 @@
 //! All that runs inside an inference process: the cache nodes as one thing (routing, connections,
-//! health), and the driver that carries out what the lifecycle machines decide.
+//! health), and the drivers that carry out what the lifecycle machines decide, with the nodes and
+//! with other engines.
 //!
 //! Called by the Python module and the command line. Imports `proto`, `lifecycle` and `transport`;
 //! never sees `store` or `node`. Invariant: no state of any node reaches a request as an error: it
@@ -11,6 +12,7 @@ pub mod geometry;
 pub mod layout;
 pub mod local;
 pub mod options;
+pub mod peer;
 pub mod weights;
 
 mod cluster;
@@ -30,7 +32,8 @@ pub use until::{Over, Recall, Until};
 
 // The words in which callers speak of objects and memory, so that they need no other crate.
 pub use tessera_proto::{
-    Expectation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId, checksum,
+    Expectation, Incarnation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag,
+    WriteId, checksum,
 };
 pub use tessera_transport::{
     Address, CudaDriver, Device, DeviceError, FenceSide, Lent, Region, Segments, SimDevice,

@@ -58,6 +58,14 @@ kinds! {
     Stat = 0x0007,
     /// Asks whether the node is alive.
     Ping = 0x0008,
+    /// Opens a connection between two engines.
+    PeerHello = 0x0010,
+    /// Says something about transfers between two engines; what answers it is another of these.
+    PeerControl = 0x0011,
+    /// Asks another engine for the bytes of a part.
+    PeerPull = 0x0012,
+    /// One piece of a part for another engine; the bytes are the payload.
+    PeerPush = 0x0013,
     /// Answers [`Kind::Hello`].
     HelloAnswer = 0x8001,
     /// Answers [`Kind::Put`].
@@ -74,6 +82,12 @@ kinds! {
     StatAnswer = 0x8007,
     /// Answers [`Kind::Ping`].
     PingAnswer = 0x8008,
+    /// Answers [`Kind::PeerHello`].
+    PeerHelloAnswer = 0x8010,
+    /// Answers [`Kind::PeerPull`] with one piece; the bytes are the payload.
+    PeerPullAnswer = 0x8012,
+    /// Answers the last [`Kind::PeerPush`] of a part.
+    PeerPushAnswer = 0x8013,
     /// Refuses a request, or the connection if its request id is zero.
     Refused = 0x8fff,
 }
@@ -88,7 +102,10 @@ impl Kind {
     /// Whether a frame of this kind may carry a payload.
     #[must_use]
     pub const fn has_payload(self) -> bool {
-        matches!(self, Self::Put | Self::GetAnswer)
+        matches!(
+            self,
+            Self::Put | Self::GetAnswer | Self::PeerPush | Self::PeerPullAnswer
+        )
     }
 
     /// Whether this is an answer.

@@ -28,6 +28,12 @@ pub const STAT_NAME_BYTES_MAX: u32 = 256;
 pub const BLOCK_HASH_BYTES_MAX: u32 = 64;
 /// Most ranks along one axis of a topology.
 pub const RANKS_MAX: u32 = 4_096;
+/// Most cache groups that an engine names in its HELLO to another.
+pub const PEER_GROUPS_MAX: u32 = 64;
+/// Longest text in a HELLO between engines, bytes of UTF-8.
+pub const PEER_TEXT_BYTES_MAX: u32 = 512;
+/// Largest body of a HELLO between engines, and of its answer, bytes.
+pub const PEER_HELLO_BYTES_MAX: u32 = 64 << 10;
 /// Most tokens of one chunk.
 pub const CHUNK_TOKENS_MAX: u32 = 1 << 20;
 /// Most parts in one message between engines.
@@ -65,6 +71,11 @@ const _: () = assert!(
         <= BODY_BYTES_MAX
 );
 const _: () = assert!(PEER_ENTRIES_MAX * PEER_ENTRY_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
+const _: () = assert!(
+    (4 + PEER_GROUPS_MAX) * (4 + PEER_TEXT_BYTES_MAX) + PEER_GROUPS_MAX * 24 + BODY_FIXED_BYTES
+        <= PEER_HELLO_BYTES_MAX
+);
+const _: () = assert!(PEER_HELLO_BYTES_MAX <= BODY_BYTES_MAX);
 const _: () = assert!(TEXT_BYTES_MAX + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
 const _: () = assert!(
     DEADLINE_MS_MAX <= LEASE_MS_MAX,

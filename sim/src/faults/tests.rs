@@ -6,6 +6,7 @@ use tessera_client::{FetchOutcome, StoreOutcome};
 use tessera_node::{Node, NodeConfig, RunningNode};
 use tessera_proto::{Expectation, KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_transport::{Lent, Region, Segments};
+use tokio::time::timeout;
 
 use super::*;
 
@@ -133,9 +134,12 @@ async fn a_cut_connection_loses_its_request_and_the_next_one_is_served() {
     assert_eq!(scene.fetch(1).await.0, FetchOutcome::Unreachable);
     assert_eq!(scene.happened(), Fault::Cut);
     // Until the client has noticed, requests may still go into the lost connection.
-    while scene.fetch(1).await.0 != FetchOutcome::Loaded {
-        tokio::task::yield_now().await;
-    }
+    let served = async {
+        while scene.fetch(1).await.0 != FetchOutcome::Loaded {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LIMIT, served).await.expect("it connects again");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +158,7 @@ async fn a_stalled_request_is_passed_by_and_answered_when_it_is_released() {
     tokio::select! {
         biased;
         _ = &mut stalled => panic!("it was not stalled"),
-        () = others => {}
+        passed = timeout(LIMIT, others) => passed.expect("the others pass it by"),
     }
     assert_eq!(scene.faults.release(), 1);
     assert_eq!(stalled.await.0, FetchOutcome::Loaded);

@@ -2,6 +2,7 @@
 
 use tessera_lifecycle::LayoutClass::Request;
 use tessera_lifecycle::peer::Mode::{self, Read, Write};
+use tessera_proto::Instant;
 
 use crate::reached::Reached;
 use crate::world::{Action, Budget, Setup, State, World};
@@ -197,4 +198,101 @@ fn a_partition_of_any_length_frees_nothing_that_may_be_touched() {
             assert!(world.finish(&state, false).is_ok());
         }
     }
+}
+
+/// Frames to whom a partition swallows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Deaf {
+    Prefill,
+    Decode,
+    Both,
+}
+
+impl Deaf {
+    const fn hears_not(self, to: usize) -> bool {
+        matches!(
+            (self, to),
+            (Self::Both, _) | (Self::Prefill, 0) | (Self::Decode, 1)
+        )
+    }
+}
+
+/// Time passes to `until`, in as many steps as there are clocks; what the partition lets through
+/// comes, and fences end where `fences` says so. No operation ends.
+fn partitioned(world: &World, mut state: State, until: Instant, deaf: Deaf, fences: bool) -> State {
+    let all_clocks = state.now.after_millis(200);
+    loop {
+        state.net.retain(|(to, _)| !deaf.hears_not(*to));
+        let mut actions = world.enabled(&state).into_iter();
+        let next = actions.find(|action| match action {
+            Action::Deliver(_) => true,
+            Action::Fenced(_) | Action::Proven(_) => fences,
+            _ => false,
+        });
+        let action = match next {
+            Some(action) => action,
+            None if state.due().is_some_and(|due| due <= until) => {
+                // Every clock has had its say; the rest are heartbeats, looked at late.
+                if state.now > all_clocks {
+                    state.now = until;
+                }
+                state.left.ticks = 1;
+                Action::Tick
+            }
+            None => break,
+        };
+        state = world.apply(&state, &action);
+        assert_eq!(state.broken, None, "{action:?}");
+    }
+    state.now = state.now.max(until);
+    state
+}
+
+/// The stages of a transfer at which nothing has gone wrong.
+fn stages(world: &World) -> Vec<State> {
+    let mut stages = vec![world.initial()];
+    while let Some(action) = stages.last().and_then(|state| plain(world, state)) {
+        let next = world.apply(stages.last().expect("the first"), &action);
+        stages.push(next);
+    }
+    stages
+}
+
+fn partition(seconds: u64) {
+    let budget = Budget {
+        ticks: 1,
+        ..Budget::default()
+    };
+    for mode in [Read, Write] {
+        let world = world(mode, budget);
+        for (stage, state) in stages(&world).into_iter().enumerate() {
+            for deaf in [Deaf::Prefill, Deaf::Decode, Deaf::Both] {
+                for fences in [false, true] {
+                    let until = state.now.after_millis(seconds * 1_000);
+                    let after = partitioned(&world, state.clone(), until, deaf, fences);
+                    let held = after.ops.iter().filter(|op| op.reads || op.writes);
+                    assert!(fences || held.count() >= state.ops.len());
+                    if let Err(stuck) = world.finish(&after, false) {
+                        let what = stuck.what_is_left();
+                        panic!("{mode:?} at stage {stage}, deaf {deaf:?}: {what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_partition_of_1_s_in_one_or_both_directions_at_each_stage_ends_soundly() {
+    partition(1);
+}
+
+#[test]
+fn a_partition_of_31_s_in_one_or_both_directions_at_each_stage_ends_soundly() {
+    partition(31);
+}
+
+#[test]
+fn a_partition_of_61_s_in_one_or_both_directions_at_each_stage_ends_soundly() {
+    partition(61);
 }

@@ -121,9 +121,7 @@ impl State {
         if let (Some(lender), true) = (lender, reaches) {
             let of = &self.workers[lender];
             let (id, at) = (part.transfer, part.at);
-            let granted = of
-                .root
-                .may_touch(own, part.connection, id, at.part, at.attempt);
+            let granted = of.root.lent(own, part.connection, id, at).is_some();
             let fencing = of.fences.iter().any(|(peer, ..)| *peer == own);
             self.must(granted || fencing, Law::P9, || {
                 format!("{part:?} is not granted")

@@ -102,6 +102,8 @@ counters! {
     deadlines,
     /// Operations without a connection.
     unreachable,
+    /// Requests that were sent again, since their connection was ended for the memory of another.
+    retried,
     /// Answers to requests that were given up.
     late_answers,
     /// Answers to requests that were never made.

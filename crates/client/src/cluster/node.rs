@@ -148,12 +148,17 @@ impl Node {
     fn pick(&self, slots: &[Slot]) -> Option<Result<Arc<Connection>, Failure>> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let up = (0..slots.len()).find_map(|step| match &slots[(turn + step) % slots.len()] {
-            Slot::Up(connection) => Some(Arc::clone(connection)),
+            Slot::Up(connection) if !connection.is_ending() => Some(Arc::clone(connection)),
             _ => None,
         });
+        let opens = |slot: &Slot| match slot {
+            Slot::Connecting => true,
+            Slot::Up(connection) => connection.is_ending(),
+            Slot::Down | Slot::Probing => false,
+        };
         match up {
             Some(connection) => Some(Ok(connection)),
-            None if slots.iter().any(|slot| matches!(slot, Slot::Connecting)) => None,
+            None if slots.iter().any(opens) => None,
             None => Some(Err(Failure::Lost)),
         }
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::node::Node;
 use super::outcome::{FetchOutcome, Lease, NodeError, StoreOutcome};
-use crate::connection::{Answer, Cargo, Completion, Failure};
+use crate::connection::{Answer, Cargo, Completion, Connection, Failure};
 use crate::until::Until;
 
 /// Loads one object, see [`super::Cluster::fetch`].
@@ -39,9 +39,8 @@ pub(super) async fn fetch(
     let mut request = Vec::with_capacity(32);
     get.encode(&mut request);
     let cargo = Cargo::Destination(lent, Box::new(expectation));
-    let Completion { answer, cargo } = node
-        .call_over(&connection, Kind::Get, &request, cargo, until)
-        .await;
+    let call = call(node, &connection, Kind::Get, &request, cargo, until);
+    let Completion { answer, cargo } = call.await;
     let Cargo::Destination(lent, _) = cargo else {
         unreachable!("a call gives back the memory that it was given");
     };
@@ -53,6 +52,35 @@ pub(super) async fn fetch(
         Err(failure) => failed(failure),
     };
     (outcome, lent)
+}
+
+/// Sends a request, and once more if its connection was ended for the memory of another one.
+/// The memory that came back is used by nobody. The leases of that connection are over; what they
+/// held is served as long as it is there, if it is the same start of the node.
+async fn call(
+    node: &Node,
+    connection: &Connection,
+    kind: Kind,
+    request: &[u8],
+    cargo: Cargo,
+    until: &Until,
+) -> Completion {
+    let call = node.call_over(connection, kind, request, cargo, until);
+    let Completion { answer, cargo } = call.await;
+    if !matches!(answer, Err(Failure::Lost)) || !connection.is_ending() {
+        return Completion { answer, cargo };
+    }
+    match node.connection(until).await {
+        Ok(again) if again.incarnation() == connection.incarnation() => {
+            node.counters.retried.add(1);
+            node.call_over(&again, kind, request, cargo, until).await
+        }
+        Ok(_) => Completion { answer, cargo },
+        Err(failure) => Completion {
+            answer: Err(failure),
+            cargo,
+        },
+    }
 }
 
 fn failed(failure: Failure) -> FetchOutcome {
@@ -85,9 +113,8 @@ pub(super) async fn store(
     let mut request = Vec::with_capacity(128);
     Put { header }.encode(&mut request);
     let cargo = Cargo::Source(segments);
-    let Completion { answer, cargo } = node
-        .call_over(&connection, Kind::Put, &request, cargo, until)
-        .await;
+    let call = call(node, &connection, Kind::Put, &request, cargo, until);
+    let Completion { answer, cargo } = call.await;
     let Cargo::Source(segments) = cargo else {
         unreachable!("a call gives back the memory that it was given");
     };

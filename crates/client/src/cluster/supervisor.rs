@@ -69,9 +69,10 @@ async fn attempt(
     connection.close();
     while tasks.join_next().await.is_some() {}
     node.counters.connections_lost.add(1);
-    if connection.was_useful() {
+    if connection.was_useful() || connection.is_ending() {
         backoff.reset();
-        // A node that served well and is gone may be back already: no pause, unless it was silent.
+        // A node that served well and is gone, or that we left, may be back already: no pause,
+        // unless it was silent.
         if !silent && !ended.is_set() {
             node.set(slot, Slot::Connecting);
             return Duration::ZERO;

@@ -36,6 +36,7 @@ pub(crate) struct Connection {
     progress: Progress,
     in_flight: Arc<Semaphore>,
     useful: AtomicBool,
+    ending: AtomicBool,
     /// Leases that nobody wants and that could not be given back yet.
     owed: Mutex<Vec<LeaseId>>,
 }
@@ -55,6 +56,7 @@ impl Connection {
             progress: link.progress(),
             in_flight: Arc::new(Semaphore::new(in_flight as usize)),
             useful: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             owed: Mutex::default(),
         }
     }
@@ -77,6 +79,18 @@ impl Connection {
     /// Whether the node has answered anything beside the handshake.
     pub(crate) fn was_useful(&self) -> bool {
         self.useful.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was ended for the memory of one request. The node is well, and may be asked for
+    /// the others over another connection.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// One request's memory is needed back, and its payload is in the middle.
+    pub(super) fn end_for_memory(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.close();
     }
 
     /// Ends the connection; everything in flight completes as lost.
@@ -156,7 +170,7 @@ impl Connection {
                 // back only with the end of the connection.
                 None => {
                     if over == Over::Recalled && self.table.lock().has(id) {
-                        self.close();
+                        self.end_for_memory();
                     }
                     (&mut waiting.completion).await
                 }

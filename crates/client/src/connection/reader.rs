@@ -108,7 +108,11 @@ impl Reader {
                     expectation,
                 });
                 // The caller waits for the memory: its deadline covers all of the answer.
-                let outcome = self.payload(header, until.min(deadline), deadline).await?;
+                let received = self.payload(header, until.min(deadline), deadline).await;
+                if received.is_err() && Instant::now() >= deadline {
+                    self.connection.end_for_memory();
+                }
+                let outcome = received?;
                 self.connection.useful();
                 self.give_back(Ok(Answer::Fetched(outcome)));
                 Ok(())

@@ -75,7 +75,8 @@ async fn send(
 ) -> Result<(), LinkError> {
     let mut next = 0;
     while next < batch.len() {
-        let mut deadline = Instant::now() + frame;
+        let frame_end = Instant::now() + frame;
+        let mut deadline = frame_end;
         let mut together = 0;
         while next < batch.len() && together < TOGETHER_BYTES {
             let (header, _) = batch.frame(next);
@@ -110,6 +111,10 @@ async fn send(
                 .collect();
             sender.send_batch(&frames, deadline).await
         };
+        // A source that is needed back costs the connection; the node may be well.
+        if outcome.is_err() && deadline < frame_end && Instant::now() >= deadline {
+            departing.connection.end_for_memory();
+        }
         departing.end();
         outcome?;
     }

@@ -82,6 +82,9 @@ pub enum MemoryFault {
         /// How long it was waited for.
         limit: Duration,
     },
+    /// The worker's own code, in a task or a hook, with memory in its hands.
+    #[error("its own code failed while it moved block memory; see the log, and report it")]
+    Panicked,
 }
 
 /// Why a hook fails. The engine's step must not go on.

@@ -1,10 +1,10 @@
 //! Fences: the proof that a device's memory is at rest, or that what was written to it shows.
 //!
-//! Called when the worker's machine commands a fence, and at the end of a step for its saves. The
-//! invariants: a fence is asked of every device that owns block memory, whoever calls; the machine
-//! hears of success only from all of them; a failed fence is asked again until one succeeds; and a
-//! device that owes a fence for too long stops the worker, so that memory is never used again on
-//! the word of a clock.
+//! Called when the worker's machine or the peer's commands a fence, and at the end of a step for
+//! its saves. The invariants: a fence is asked of every device that owns block memory, whoever
+//! calls; the machine hears of success only from all of them; a failed fence is asked again until
+//! one succeeds; and a device that owes a fence for too long stops the worker, so that memory is
+//! never used again on the word of a clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::transfer::Shared;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// One fence, asked of several devices.
-struct Fences {
+pub(crate) struct Fences {
     waiting: Vec<Asked>,
     failed: Option<MemoryFault>,
 }
@@ -33,7 +33,8 @@ struct Asked {
 }
 
 impl Fences {
-    fn ask(devices: &[Arc<dyn Device>], side: FenceSide) -> Self {
+    /// Asks all of them.
+    pub(crate) fn ask(devices: &[Arc<dyn Device>], side: FenceSide) -> Self {
         let mut fences = Self {
             waiting: Vec::new(),
             failed: None,
@@ -53,12 +54,12 @@ impl Fences {
     }
 
     /// Whether all devices have said so already.
-    fn are_over(&self) -> bool {
+    pub(crate) fn are_over(&self) -> bool {
         self.waiting.is_empty() && self.failed.is_none()
     }
 
     /// Waits for all; the first that fails is the outcome.
-    async fn over(&mut self) -> Result<(), MemoryFault> {
+    pub(crate) async fn over(&mut self) -> Result<(), MemoryFault> {
         while let Some(asked) = self.waiting.last_mut() {
             let answer = (&mut asked.completion).await;
             if let Some(fault) = fault(&asked.device, answer) {
@@ -69,7 +70,38 @@ impl Fences {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    fn silent(&self, limit: Duration) -> MemoryFault {
+    /// Asks again until a fence succeeds. Calls `failed` when the first one did not.
+    pub(crate) async fn prove(
+        mut self,
+        devices: &[Arc<dyn Device>],
+        side: FenceSide,
+        limit: Duration,
+        failed: impl Fn(),
+    ) -> Result<(), MemoryFault> {
+        let until = Instant::now() + limit;
+        let mut last = None;
+        loop {
+            let fault = match timeout_at(until, self.over()).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(fault)) => fault,
+                Err(_) => return Err(last.unwrap_or_else(|| self.silent(limit))),
+            };
+            let lost = matches!(fault, MemoryFault::Lost { .. });
+            if lost || Instant::now() + PAUSE >= until {
+                return Err(fault);
+            }
+            if last.is_none() {
+                tracing::warn!(%fault, "a transfer fails, and its memory waits for a fence");
+                failed();
+            }
+            last = Some(fault);
+            sleep(PAUSE).await;
+            self = Self::ask(devices, side);
+        }
+    }
+
+    /// Why nobody has answered.
+    pub(crate) fn silent(&self, limit: Duration) -> MemoryFault {
         let owing = self.waiting.last().map(|asked| asked.device.name());
         MemoryFault::Silent {
             device: owing.unwrap_or_default(),
@@ -106,8 +138,8 @@ impl<R: Remote> Shared<R> {
             return Some(WorkerEvent::Fenced { load, phase });
         }
         let own = Arc::clone(shared);
-        shared.runtime.spawn(async move {
-            let proof = Self::prove(&own, side, fences, || {
+        Self::spawn(shared, async move {
+            let proof = fences.prove(own.layout.devices(), side, own.proof_timeout, || {
                 Self::complete(&own, WorkerEvent::FenceFailed { load, phase });
             });
             match proof.await {
@@ -116,35 +148,6 @@ impl<R: Remote> Shared<R> {
             }
         });
         None
-    }
-
-    /// Asks again until a fence succeeds. Calls `failed` when the first one did not.
-    async fn prove(
-        shared: &Arc<Self>,
-        side: FenceSide,
-        mut fences: Fences,
-        failed: impl Fn(),
-    ) -> Result<(), MemoryFault> {
-        let limit = Instant::now() + shared.proof_timeout;
-        let mut last = None;
-        loop {
-            let fault = match timeout_at(limit, fences.over()).await {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(fault)) => fault,
-                Err(_) => return Err(last.unwrap_or_else(|| fences.silent(shared.proof_timeout))),
-            };
-            let lost = matches!(fault, MemoryFault::Lost { .. });
-            if lost || Instant::now() + PAUSE >= limit {
-                return Err(fault);
-            }
-            if last.is_none() {
-                tracing::warn!(%fault, "a load fails, and its memory waits for a fence");
-                failed();
-            }
-            last = Some(fault);
-            sleep(PAUSE).await;
-            fences = Fences::ask(shared.layout.devices(), side);
-        }
     }
 
     /// Waits on the calling thread, until `deadline`, that all work so far of all devices is over.
@@ -163,7 +166,13 @@ impl<R: Remote> Shared<R> {
     /// Fail-stop: every hook raises from now on, and no load that waits for proof is ever reported.
     pub(super) fn stop(shared: &Arc<Self>, fault: MemoryFault) {
         tracing::error!(%fault, "the worker stops: block memory may be written for ever");
-        shared.machine.lock().stopped.get_or_insert(fault);
+        let mut machine = shared.machine.lock();
+        if machine.stopped.is_none() {
+            // What may still be written is never unmapped, and never anybody else's.
+            std::mem::forget(Arc::clone(shared));
+            machine.stopped = Some(fault);
+        }
+        drop(machine);
         shared.changed.notify_all();
     }
 }

@@ -62,6 +62,16 @@ impl<R: Remote> Shared<R> {
         })
     }
 
+    /// Clears the blocks of a fetch that lost what it was lent, when nothing writes them any more.
+    /// Blocks that no socket reaches were not written.
+    pub(super) fn clear(&self, fetch: &Fetch) {
+        if self.layout.is_in_place()
+            && let Ok(mut landing) = self.lend(fetch)
+        {
+            landing.lent.clear();
+        }
+    }
+
     /// Host memory: a slot of staging, or memory of its own when that is full.
     fn memory(&self, length: u64) -> Result<(Option<Slot>, Option<Discard>), LoadFailure> {
         let length = usize::try_from(length).map_err(|_| LoadFailure::Abnormal)?;
@@ -125,7 +135,9 @@ impl<R: Remote> Shared<R> {
             .collect();
         let places = shared.layout.ranges(save.group, &blocks).ok()?;
         let own = Arc::clone(shared);
-        Some(shared.runtime.spawn(async move {
+        let reading = Reading::begin(shared);
+        Some(Self::spawn(shared, async move {
+            let _reading = reading;
             let Ok(mut lent) = Lent::new(slot.segments()) else {
                 return Err(SaveOutcome::StagingFull);
             };
@@ -176,3 +188,23 @@ impl From<Unlendable> for LoadFailure {
 
 /// A copy into a slot that is under way.
 pub(super) type Copying = JoinHandle<Result<Slot, SaveOutcome>>;
+
+/// A copy out of block memory that a device may not have finished; shutdown waits for it.
+struct Reading<R: Remote>(Arc<Shared<R>>);
+
+impl<R: Remote> Reading<R> {
+    fn begin(shared: &Arc<Shared<R>>) -> Self {
+        shared.machine.lock().copies_out += 1;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl<R: Remote> Drop for Reading<R> {
+    fn drop(&mut self) {
+        // A panic says nothing of the memory: the worker stops instead.
+        if !std::thread::panicking() {
+            self.0.machine.lock().copies_out -= 1;
+            self.0.changed.notify_all();
+        }
+    }
+}

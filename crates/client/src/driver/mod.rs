@@ -13,11 +13,15 @@ mod metrics;
 mod remote;
 mod scheduler;
 mod staging;
+mod task;
 mod transfer;
 mod worker;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use clock::Clock;
+pub(crate) use fence::Fences;
 
 pub use config::{EngineConfig, NamespaceConfig, TopologyConfig};
 pub use error::{DriverError, MemoryFault, StartError};

@@ -1,8 +1,8 @@
 //! Memory for objects on their way to a node.
 //!
 //! Called by the worker driver on the model thread. The invariant: a slot is used by one save at a
-//! time and comes back when its store has ended, whatever the outcome. Full is a normal state: the
-//! object is not saved.
+//! time and comes back when its store has ended, whatever the outcome; after a panic, which says
+//! nothing of who still uses it, it stays taken. Full is a normal state: the object is not saved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,6 +97,9 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         let mut free = self.staging.free.lock();
         let (mut offset, mut size) = (self.offset, self.size);
         free.bytes += size;

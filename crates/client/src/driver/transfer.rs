@@ -66,6 +66,8 @@ pub(super) struct Machine {
     recalls: BTreeMap<LoadId, Recall>,
     /// Device memory that was written for a load and is not behind its fence.
     unfenced: BTreeMap<LoadId, Vec<LentRanges>>,
+    /// Copies out of blocks that a device has not finished.
+    pub(super) copies_out: usize,
     /// Memory may be written for ever.
     pub(super) stopped: Option<MemoryFault>,
 }
@@ -78,6 +80,7 @@ impl Machine {
             closed: false,
             recalls: BTreeMap::new(),
             unfenced: BTreeMap::new(),
+            copies_out: 0,
             stopped: None,
         }
     }
@@ -163,12 +166,12 @@ impl<R: Remote> Shared<R> {
         shared: &Arc<Self>,
         machine: &mut MutexGuard<'_, Machine>,
         limit: Option<Duration>,
-        over: impl Fn(&WorkerRoot) -> bool,
+        over: impl Fn(&Machine) -> bool,
     ) -> Result<bool, DriverError> {
         let limit = limit.map(|limit| shared.clock.now().after_millis(millis(limit)));
         loop {
             Self::take_up(shared, machine);
-            if over(&machine.root) {
+            if over(machine) {
                 return Ok(true);
             }
             if limit.is_some_and(|limit| shared.clock.now() >= limit) {
@@ -234,7 +237,7 @@ impl<R: Remote> Shared<R> {
         let (load, part) = (fetch.load, fetch.part);
         let own = Arc::clone(shared);
         let until = Until::new(shared.clock.deadline(fetch.deadline), recall);
-        shared.runtime.spawn(async move {
+        Self::spawn(shared, async move {
             let fetched = match own.lend(&fetch) {
                 Ok(landing) => Self::fetch_into(&own, &fetch, landing, until).await,
                 Err(failure) => Ok(Err(failure)),
@@ -301,9 +304,7 @@ impl<R: Remote> Shared<R> {
             // The fetch ended without giving its memory back. Ending all connections is the proof
             // that nothing writes to it any more; later loads fail as unreachable.
             shared.remote.shutdown().await;
-            if let Ok(mut landing) = shared.lend(fetch) {
-                landing.lent.clear();
-            }
+            shared.clear(fetch);
             return Ok(Err(LoadFailure::Abnormal));
         };
         if outcome != FetchOutcome::Loaded {
@@ -373,7 +374,7 @@ impl<R: Remote> Shared<R> {
             tenant: shared.tenant,
         };
         let (own, save) = (Arc::clone(shared), save.save);
-        shared.runtime.spawn(async move {
+        Self::spawn(shared, async move {
             let outcome = Self::store(&own, header, slot).await;
             Self::complete(&own, WorkerEvent::Saved { save, outcome });
         });

@@ -22,6 +22,7 @@ use super::error::{DriverError, StartError};
 use super::metrics::WorkerMetrics;
 use super::remote::{Remote, connect};
 use super::staging::Staging;
+use super::task::Sentry;
 use super::transfer::{Machine, Shared, Tally};
 use crate::cluster::Cluster;
 use crate::layout::{LayerMemory, Layout};
@@ -103,11 +104,13 @@ impl<R: Remote> WorkerDriver<R> {
     pub fn begin_step(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
         if shared.io == IoMode::Serial {
-            Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading())?;
+            let over = |machine: &Machine| !machine.root.is_any_loading();
+            Shared::wait_until(shared, &mut machine, None, over)?;
         }
         Ok(())
     }
@@ -119,6 +122,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn end_step(&self) -> Result<(), DriverError> {
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         machine.root.end_step();
         let saves = Shared::execute(shared, &mut machine);
@@ -147,11 +151,15 @@ impl<R: Remote> WorkerDriver<R> {
     pub fn preempt(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         let loads = &plan.preempted;
         machine.root.preempt(loads);
         Shared::execute(shared, &mut machine);
-        let over = |root: &WorkerRoot| !loads.iter().any(|load| root.is_loading(*load));
+        let over = |machine: &Machine| {
+            let mut loads = loads.iter();
+            !loads.any(|load| machine.root.is_loading(*load))
+        };
         let limit = shared.preempt_timeout;
         if !Shared::wait_until(shared, &mut machine, Some(limit), over)? {
             tracing::warn!(
@@ -171,6 +179,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn poll(&self) -> Result<TransferResults, DriverError> {
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.open()?;
         Shared::take_up(shared, &mut machine);
         Ok(machine.root.take_results())
@@ -195,6 +204,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// any more before the next [`begin_step`](Self::begin_step), but for what is not collected.
     #[must_use]
     pub fn is_idle(&self) -> bool {
+        let _sentry = Sentry::over(&self.shared);
         let mut machine = self.shared.machine.lock();
         Shared::take_up(&self.shared, &mut machine);
         machine.root.is_idle() && self.shared.staging.used_bytes() == 0
@@ -229,25 +239,27 @@ impl<R: Remote> WorkerDriver<R> {
 
     /// Starts nothing more, waits until loads and saves under way are over, ends the connections,
     /// and returns the outcomes that were not collected. Loads that take longer than a save may are
-    /// called back. A second call does nothing.
+    /// called back; what a device still reads or writes in blocks is waited for until it has
+    /// finished or stopped the worker. A second call does nothing.
     pub fn shutdown(&self) -> TransferResults {
         let Some(runtime) = self.runtime.lock().take() else {
             return TransferResults::default();
         };
         let shared = &self.shared;
+        let _sentry = Sentry::over(shared);
         let mut machine = shared.machine.lock();
         machine.closed = true;
         machine.root.close();
         Shared::execute(shared, &mut machine);
         let limit = Some(shared.store_timeout);
-        let mut ended = Shared::wait_until(shared, &mut machine, limit, WorkerRoot::is_idle);
+        let is_idle = |machine: &Machine| machine.root.is_idle();
+        let ended = Shared::wait_until(shared, &mut machine, limit, is_idle);
         if ended == Ok(false) {
             machine.recall(|_| true);
-            ended = Shared::wait_until(shared, &mut machine, None, |root| !root.is_any_loading());
         }
-        if ended.is_err() {
-            // What may still be written is never unmapped, and never anybody else's.
-            std::mem::forget(Arc::clone(shared));
+        let at_rest = |machine: &Machine| !machine.root.is_any_loading() && machine.copies_out == 0;
+        if let Err(stopped) = Shared::wait_until(shared, &mut machine, None, at_rest) {
+            tracing::debug!(%stopped, "shutdown waits for nothing more");
         }
         let results = machine.root.take_results();
         drop(machine);

@@ -8,7 +8,7 @@ use tessera_client::{Cluster, Expectation, FetchOutcome, Lent, Recall, Region, S
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::fake::{Fake, Object, bytes_of, far, must, soon, until};
+use crate::fake::{Fake, Object, Peer, bytes_of, far, must, soon, until};
 
 #[tokio::test]
 async fn a_deadline_before_the_answer_gives_the_memory_back_and_drops_the_late_answer() {
@@ -118,10 +118,50 @@ async fn a_recall_inside_a_payload_ends_the_connection_before_the_memory_comes_b
 }
 
 #[tokio::test]
+async fn neighbours_of_a_recalled_payload_are_retried_once_over_another_connection() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let [object, loaded, lost] = [1, 2, 3].map(|number| Object::new(number, 90_000));
+    let retried = || cluster.metrics().nodes[0].retried;
+    let recalled = async |peer: &mut Peer, neighbours: usize| {
+        let recall = Recall::default();
+        let (region, fetch) = watched(&object, &cluster, Until::new(far(), &recall));
+        let mut own = 0;
+        for _ in 0..=neighbours {
+            let (id, get) = peer.get().await;
+            if get.id == object.header.id() {
+                own = id;
+            }
+        }
+        peer.send(&object.answer(own)[..50_000]).await;
+        until(|| first_byte(&region) == Some(object.bytes[0])).await;
+        recall.call();
+        assert_eq!(must(fetch).await.unwrap().0, FetchOutcome::Recalled);
+    };
+    let neighbours = [loaded.fetch(&cluster, far()), lost.fetch(&cluster, far())];
+    recalled(&mut peer, 2).await;
+    let mut peer = fake.accept_again(&cluster).await;
+    for _ in 0..2 {
+        let (id, get) = peer.get().await;
+        if get.id == loaded.header.id() {
+            peer.found(id, &loaded).await;
+        }
+    }
+    let [first, second] = neighbours;
+    let (outcome, lent) = must(first).await.unwrap();
+    assert_eq!((outcome, retried()), (FetchOutcome::Loaded, 2));
+    assert_eq!(bytes_of(&lent), loaded.bytes);
+    recalled(&mut peer, 0).await;
+    let _third = fake.accept_again(&cluster).await;
+    assert_eq!(must(second).await.unwrap().0, FetchOutcome::Unreachable);
+    assert_eq!(retried(), 2, "no request is sent three times");
+}
+
+#[tokio::test]
 async fn an_answer_that_stops_at_any_byte_ends_at_the_deadline() {
     let object = Object::new(1, 100_000);
-    let fake = Fake::start().await;
     for sent in [1, 63, 64, 100, 192, 193, 194, 50_000] {
+        let fake = Fake::start().await;
         let (cluster, mut peer) = fake.connected().await;
         let started = Instant::now();
         let fetch = object.fetch(&cluster, soon());

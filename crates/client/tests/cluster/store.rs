@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tessera_client::{Cluster, Segments, StoreOutcome};
+use tessera_client::{Cluster, FetchOutcome, Segments, StoreOutcome};
 use tessera_proto::Kind;
 use tessera_proto::message::{Put, PutAnswer, PutStatus, Refusal, Refused};
 use tokio::task::JoinHandle;
@@ -128,6 +128,23 @@ async fn a_node_that_does_not_read_ends_a_store_at_its_deadline() {
         })
         .await;
     assert_eq!(must(storing).await.unwrap().0, StoreOutcome::Stored);
+}
+
+#[tokio::test]
+async fn a_fetch_beside_a_store_that_ends_in_the_middle_is_retried_over_another_connection() {
+    let fake = Fake::start().await;
+    let (cluster, mut peer) = fake.connected().await;
+    let (large, small) = (Object::new(1, 16 << 20), Object::new(2, 100));
+    let fetch = small.fetch(&cluster, far());
+    peer.get().await;
+    let storing = store(&large, &cluster, Instant::now() + Duration::from_secs(2));
+    peer.request().await;
+    assert_eq!(must(storing).await.unwrap().0, StoreOutcome::Deadline);
+    let mut again = fake.accept_again(&cluster).await;
+    let (id, _) = again.get().await;
+    again.found(id, &small).await;
+    assert_eq!(must(fetch).await.unwrap().0, FetchOutcome::Loaded);
+    assert_eq!(cluster.metrics().nodes[0].retried, 1);
 }
 
 #[tokio::test]

@@ -191,7 +191,7 @@ impl PeerRoot {
             false => self.counters.transfers_succeeded += 1,
         }
         let destination = of.side == Side::Destination;
-        let gone = of.failure == Some(PeerFailure::Cancelled) || !of.reported && !of.synchronous;
+        let gone = of.failure == Some(PeerFailure::Cancelled);
         if failed && destination && !gone {
             self.failed_sources.insert(of.request);
         }

@@ -69,6 +69,9 @@ impl PeerRoot {
                 of.search_lent(now, times, id, urgent, &mut needs);
             }
             let late = of.failure.is_some() && (urgent || past(now, of.failed_at, times.drain_ms));
+            if late && !of.lends() {
+                of.search = Search::Fencing;
+            }
             let kind = match of.lends() {
                 true => FenceKind::Revoke,
                 false => FenceKind::Close,

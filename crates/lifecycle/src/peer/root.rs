@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use tessera_proto::peer::{Attempt, ConnectionId, LentPart, Message, PartId, TransferId};
+use tessera_proto::peer::{
+    BlockRef, ConnectionId, LentPart, Message, PartAttempt, PartId, TransferId,
+};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::ids::RequestKey;
@@ -104,25 +106,27 @@ impl PeerRoot {
         self.transfers.get(transfer).is_some()
     }
 
-    /// Whether a data request of `peer` on `connection` may touch the memory of a part. Asked
-    /// before each, where the transport can ask.
+    /// Our blocks of a part that a data request of `peer` on `connection` may touch. Asked before
+    /// each; `None` if it may touch nothing.
     #[must_use]
-    pub fn may_touch(
+    pub fn lent(
         &self,
         peer: Incarnation,
         connection: ConnectionId,
         transfer: TransferId,
-        part: PartId,
-        attempt: Attempt,
-    ) -> bool {
-        let session = self.sessions.get(&peer);
-        let current = session.is_some_and(|session| session.connection == Some(connection));
-        let lent = self.transfers.get(transfer).filter(|of| of.lends());
-        let part = lent.and_then(|of| of.parts.get(&part));
-        current
-            && part.is_some_and(|part| {
-                part.is_live() && part.is_with(peer) && part.attempt == attempt && !part.dirty
-            })
+        at: PartAttempt,
+    ) -> Option<&[BlockRef]> {
+        let transfer = self.transfers.get(transfer).filter(|of| of.lends())?;
+        let part = transfer.parts.get(&at.part)?;
+        let granted = part.is_live() && part.is_with(peer) && part.attempt == at.attempt;
+        let current = self.connection(peer) == Some(connection);
+        (current && granted && !part.dirty).then_some(part.local.as_slice())
+    }
+
+    /// The connection with a process that counts, if there is one.
+    #[must_use]
+    pub fn connection(&self, peer: Incarnation) -> Option<ConnectionId> {
+        self.sessions.get(&peer)?.connection
     }
 
     /// Begins a transfer. What cannot begin ends at once, as a failure, and is reported as ever.

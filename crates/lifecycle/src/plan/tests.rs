@@ -113,9 +113,19 @@ proptest! {
         }
         prop_assert_eq!(&probed, &loaded);
         prop_assert_eq!(&probed, &saved);
-        // A lookup asks for every piece of every boundary that it may promise.
-        let asked: BTreeSet<_> = candidates(&shape, computed, boundary).into_iter().collect();
-        prop_assert!(pieces.iter().all(|piece| asked.contains(piece)));
+    }
+
+    /// A lookup asks for every piece of every boundary that it may promise, and for no other.
+    #[test]
+    fn l16_what_a_lookup_asks_for_is_what_some_boundary_needs(
+        shape in shapes(), limit in 0_u64..100, computed in 0_u64..60,
+    ) {
+        let boundaries = (1..=limit / shape.chunk_tokens()).map(|n| n * shape.chunk_tokens());
+        let naive: BTreeSet<_> =
+            boundaries.flat_map(|boundary| needed(&shape, computed, boundary)).collect();
+        let asked = candidates(&shape, computed, limit);
+        prop_assert_eq!(asked.len(), naive.len(), "a piece is asked for twice");
+        prop_assert_eq!(asked.into_iter().collect::<BTreeSet<_>>(), naive);
     }
 
     #[test]

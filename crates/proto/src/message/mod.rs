@@ -5,12 +5,17 @@
 
 mod lease;
 mod object;
+mod peer;
 mod session;
 mod stat;
 
 pub use lease::{Acquire, AcquireAnswer, AcquireItem, LeaseId, Presence, Release, ReleaseAnswer};
 pub use object::{
     Get, GetAnswer, GetStatus, Put, PutAnswer, PutStatus, Remove, RemoveAnswer, RemoveItem,
+};
+pub use peer::{
+    PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
+    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup,
 };
 pub use session::{Features, Hello, HelloAnswer, Incarnation, Ping, Refusal, Refused};
 pub use stat::{Stat, StatAnswer, StatEntry};

@@ -142,6 +142,10 @@ pub enum Refusal {
     Closing = 6,
     /// The deadline passed before the request was done.
     Deadline = 7,
+    /// Two engines differ in what must be equal; the connection closes.
+    Mismatch = 16,
+    /// The process start that was meant is not this one; the connection closes.
+    Stranger = 17,
 }
 
 impl Refusal {
@@ -154,6 +158,8 @@ impl Refusal {
             5 => Self::Full,
             6 => Self::Closing,
             7 => Self::Deadline,
+            16 => Self::Mismatch,
+            17 => Self::Stranger,
             got => {
                 return Err(DecodeError::Invalid {
                     field: "refusal",

@@ -43,5 +43,6 @@ macro_rules! messages {
 
 messages! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
-    ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused,
+    ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
+    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer,
 }

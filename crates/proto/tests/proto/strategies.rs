@@ -7,9 +7,11 @@ use proptest::prelude::*;
 use tessera_proto::limits::{BODY_BYTES_MAX, DEADLINE_MS_MAX, LEASE_MS_MAX, OBJECT_BYTES_MAX};
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, Features, Get, GetAnswer, GetStatus, Hello, HelloAnswer,
-    Ping, Presence, Put, PutAnswer, PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove,
-    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
+    PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull, PeerPullAnswer,
+    PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer, PutStatus, Refusal,
+    Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
 };
+use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
     BlockHash, Component, Coordinate, Coordinates, FrameHeader, Incarnation, KeyDigest, Kind,
     LeaseId, Namespace, NamespaceDigest, ObjectHeader, ObjectId, ObjectKey, TenantTag, Topology,
@@ -145,7 +147,7 @@ pub(crate) fn frame_header() -> impl Strategy<Value = FrameHeader> {
 
 /// A message of any type, within the limits.
 pub(crate) fn message() -> impl Strategy<Value = Message> {
-    prop_oneof![session(), objects(), leases(), stat()]
+    prop_oneof![session(), objects(), leases(), stat(), peers()]
 }
 
 fn session() -> impl Strategy<Value = Message> {
@@ -175,6 +177,8 @@ fn session() -> impl Strategy<Value = Message> {
         Refusal::Full,
         Refusal::Closing,
         Refusal::Deadline,
+        Refusal::Mismatch,
+        Refusal::Stranger,
     ]);
     prop_oneof![
         hello.prop_map_into(),
@@ -182,6 +186,95 @@ fn session() -> impl Strategy<Value = Message> {
         any::<u64>().prop_map(|nonce| Ping { nonce }.into()),
         (refusal, ".{0,20}").prop_map(|(reason, message)| Refused { reason, message }.into()),
     ]
+}
+
+fn peers() -> impl Strategy<Value = Message> {
+    let group = (".{0,20}", any::<[u64; 3]>()).prop_map(
+        |(kind, [block_tokens, block_bytes, fingerprint])| PeerGroup {
+            kind,
+            block_tokens,
+            block_bytes,
+            fingerprint,
+        },
+    );
+    let texts = (".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}");
+    let setup = (texts, any::<([u32; 4], u64)>(), vec(group, 0..9)).prop_map(
+        |((model, revision, dtype, speculative), ([tp, pp, dcp, pcp], piece_bytes), groups)| {
+            PeerSetup {
+                model,
+                revision,
+                dtype,
+                speculative,
+                topology: Topology { tp, pp, dcp, pcp },
+                piece_bytes,
+                groups,
+            }
+        },
+    );
+    let hello = (any::<(u64, u128, u128, u16, u64)>(), setup.clone()).prop_map(
+        |((features, from, to, rank, connection_min), setup)| PeerHello {
+            features: Features(features),
+            from: Incarnation(from),
+            to: Incarnation(to),
+            rank,
+            connection_min,
+            setup,
+        },
+    );
+    let answer = (any::<(u64, u128, u16, u64)>(), setup).prop_map(
+        |((features, from, rank, connection), setup)| PeerHelloAnswer {
+            features: Features(features),
+            from: Incarnation(from),
+            rank,
+            connection,
+            setup,
+        },
+    );
+    let status = proptest::sample::select(vec![
+        PartStatus::Done,
+        PartStatus::Refused,
+        PartStatus::Corrupt,
+        PartStatus::Device,
+    ]);
+    let pulled = (part(), status.clone(), any::<u32>(), any::<u64>());
+    let pushed = (part(), any::<u32>(), any::<bool>(), any::<u64>());
+    prop_oneof![
+        hello.prop_map_into(),
+        answer.prop_map_into(),
+        part().prop_map(|part| PeerPull { part }.into()),
+        pulled.prop_map(|(part, status, piece, checksum)| PeerPullAnswer {
+            part,
+            status,
+            piece,
+            checksum
+        }
+        .into()),
+        pushed.prop_map(|(part, piece, last, checksum)| PeerPush {
+            part,
+            piece,
+            last,
+            checksum
+        }
+        .into()),
+        (part(), status).prop_map(|(part, status)| PeerPushAnswer { part, status }.into()),
+    ]
+}
+
+/// A part under one claim.
+fn part() -> impl Strategy<Value = PartName> {
+    any::<(u128, u16, u16, u16, u32)>().prop_map(
+        |(transfer, source, destination, index, attempt)| PartName {
+            transfer: TransferId(transfer),
+            at: PartAttempt {
+                part: PartId {
+                    source,
+                    destination,
+                    index,
+                },
+                attempt: Attempt(attempt),
+            },
+        },
+    )
 }
 
 fn objects() -> impl Strategy<Value = Message> {

@@ -2,12 +2,15 @@
 
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, Features, Get, GetAnswer, GetStatus, Hello, HelloAnswer,
-    Ping, Presence, Put, PutAnswer, PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove,
-    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
+    PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
+    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer, PutStatus,
+    Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
+    StatEntry,
 };
+use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
     DecodeError, FrameHeader, Incarnation, KeyDigest, Kind, LeaseId, NamespaceDigest, ObjectHeader,
-    ObjectId, PROTOCOL_VERSION, TenantTag, WriteId, checksum,
+    ObjectId, PROTOCOL_VERSION, TenantTag, Topology, WriteId, checksum,
 };
 
 use crate::golden::{Identity, KeyRow, Wire, read};
@@ -48,7 +51,7 @@ fn lease() -> Option<LeaseId> {
 
 /// The messages of the golden file, in its order, with the kind where it is not the type's name.
 fn messages() -> Vec<(&'static str, Message)> {
-    [session(), objects(), leases()].concat()
+    [session(), objects(), leases(), peers(), parts()].concat()
 }
 
 fn session() -> Vec<(&'static str, Message)> {
@@ -108,6 +111,99 @@ fn session() -> Vec<(&'static str, Message)> {
         refused("refused_full", Refusal::Full),
         refused("refused_closing", Refusal::Closing),
         refused("refused_deadline", Refusal::Deadline),
+        refused("refused_mismatch", Refusal::Mismatch),
+        refused("refused_stranger", Refusal::Stranger),
+    ]
+}
+
+fn peers() -> Vec<(&'static str, Message)> {
+    let group = |kind: &str, block_bytes| PeerGroup {
+        kind: kind.to_owned(),
+        block_tokens: 16,
+        block_bytes,
+        fingerprint: 0x1122_3344_5566_7788,
+    };
+    let setup = PeerSetup {
+        model: "org/model".to_owned(),
+        revision: String::new(),
+        dtype: "bfloat16".to_owned(),
+        speculative: "eagle 3".to_owned(),
+        topology: Topology {
+            tp: 2,
+            ..Topology::SINGLE
+        },
+        piece_bytes: 4 << 20,
+        groups: vec![
+            group("full", 1 << 20),
+            group("window of 512 tokens", 1 << 16),
+        ],
+    };
+    let (from, to) = (Incarnation(0x11 << 120), Incarnation(0x22));
+    let features = PEER_QUIESCENCE;
+    let hello = PeerHello {
+        features,
+        from,
+        to,
+        rank: 1,
+        connection_min: 2,
+        setup: setup.clone(),
+    };
+    let answer = PeerHelloAnswer {
+        features,
+        from: to,
+        rank: 0,
+        connection: 3,
+        setup,
+    };
+    vec![
+        ("peer_hello", hello.into()),
+        ("peer_hello_answer", answer.into()),
+    ]
+}
+
+fn parts() -> Vec<(&'static str, Message)> {
+    let part = PartName {
+        transfer: TransferId(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
+        at: PartAttempt {
+            part: PartId {
+                source: 1,
+                destination: 0,
+                index: 7,
+            },
+            attempt: Attempt(2),
+        },
+    };
+    let (piece, checksum) = (4, checksum(PAYLOAD));
+    let pulled = |status, checksum| PeerPullAnswer {
+        part,
+        status,
+        piece,
+        checksum,
+    };
+    let push = PeerPush {
+        part,
+        piece,
+        last: true,
+        checksum,
+    };
+    let pushed = |status| PeerPushAnswer { part, status };
+    vec![
+        ("peer_pull", PeerPull { part }.into()),
+        (
+            "peer_pull_answer",
+            pulled(PartStatus::Done, checksum).into(),
+        ),
+        (
+            "peer_pull_answer_refused",
+            pulled(PartStatus::Refused, 0).into(),
+        ),
+        ("peer_push", push.into()),
+        ("peer_push_answer", pushed(PartStatus::Done).into()),
+        (
+            "peer_push_answer_corrupt",
+            pushed(PartStatus::Corrupt).into(),
+        ),
+        ("peer_push_answer_device", pushed(PartStatus::Device).into()),
     ]
 }
 
@@ -305,15 +401,18 @@ fn every_golden_header_is_encoded_and_decoded_to_the_byte() {
     }
 }
 
-/// Whether the row answers a GET without an object.
+/// Whether the row answers a request for bytes without them.
 fn absent(name: &str) -> bool {
     name.starts_with("get_answer_") && name != "get_answer_found"
+        || name == "peer_pull_answer_refused"
 }
 
 #[test]
 fn every_kind_and_message_type_has_a_golden_frame() {
     let golden: Wire = read("wire-v1.json");
-    for kind in Kind::ALL {
+    // What control frames carry has a golden file of its own.
+    let kinds = Kind::ALL.iter().filter(|kind| **kind != Kind::PeerControl);
+    for kind in kinds {
         let name = format!("{kind:?}");
         assert!(
             golden.frames.iter().any(|row| row.kind == name),

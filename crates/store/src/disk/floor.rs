@@ -42,8 +42,8 @@ pub enum Direction {
 }
 
 impl RawDisk {
-    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], that are moved from
-    /// and to `memory` blocks in turn, and keeps up to `depth` transfers in flight.
+    /// Makes a file of `blocks` of `block_bytes`, a multiple of [`BLOCK_BYTES`], that are moved
+    /// from and to `memory` blocks in turn, and keeps up to `depth` transfers in flight.
     ///
     /// # Errors
     /// The file system has no direct I/O or no room, or the kernel gives no ring or no memory.

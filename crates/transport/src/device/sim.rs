@@ -57,10 +57,15 @@ struct State {
     /// Fences of each side that will fail.
     failing: [u32; 2],
     failing_copies: u32,
+    /// Whether the next fence of each side will be the last of what goes on.
+    holding: [bool; 2],
     /// Fences of each side that will be owed.
     owing: [u32; 2],
     /// Fences of each side that will lie.
     lying: [u32; 2],
+    /// Calls that will panic: copies, and fences of each side.
+    breaking_copies: u32,
+    breaking_fences: [u32; 2],
     /// Fences of each side.
     asked: [u64; 2],
     answered: [u64; 2],
@@ -172,10 +177,15 @@ impl SimDevice {
         self.injected.lock().held = true;
     }
 
+    /// Holds the device back as soon as it has answered the next fence of one side.
+    pub fn hold_behind(&self, side: FenceSide) {
+        self.injected.lock().holding[index(side)] = true;
+    }
+
     /// Lets the device go on, and answers the fences that it owes.
     pub fn release(&self) {
         let mut state = self.injected.lock();
-        (state.held, state.owing) = (false, [0; 2]);
+        (state.held, state.owing, state.holding) = (false, [0; 2], [false; 2]);
         drop(state);
         self.injected.changed.notify_all();
         self.order(Order::Owed);
@@ -203,6 +213,16 @@ impl SimDevice {
         self.injected.lock().failing_copies = count;
     }
 
+    /// Lets the next `count` calls for a copy panic, with the copy in the queue all the same.
+    pub fn break_copies(&self, count: u32) {
+        self.injected.lock().breaking_copies = count;
+    }
+
+    /// Lets the next `count` calls for a fence of one side panic.
+    pub fn break_fences(&self, side: FenceSide, count: u32) {
+        self.injected.lock().breaking_fences[index(side)] = count;
+    }
+
     /// The device dies: what it was asked for is never answered, nor is anything later.
     pub fn kill(&self) {
         let mut state = self.injected.lock();
@@ -220,6 +240,17 @@ impl SimDevice {
     /// Orders that a dead device has taken and will never answer.
     pub fn abandoned(&self) -> u64 {
         self.injected.lock().abandoned
+    }
+
+    /// The injected panic of a call whose faults `left` finds.
+    fn breaks(&self, left: impl Fn(&mut State) -> &mut u32) {
+        let mut state = self.injected.lock();
+        let left = left(&mut state);
+        if *left > 0 {
+            *left -= 1;
+            drop(state);
+            panic!("injected: the code of {} fails", self.name);
+        }
     }
 
     /// An order to a dead queue drops its promise, which tells whoever waits.
@@ -247,18 +278,21 @@ impl Device for SimDevice {
         self.injected.lock().asked[index(side)] += 1;
         let (promise, completion) = Completion::promised();
         self.order(Order::Fence(side, promise));
+        self.breaks(|state| &mut state.breaking_fences[index(side)]);
         completion
     }
 
     fn write(&self, from: Segments, to: LentRanges) -> Completion<Written> {
         let (promise, completion) = Completion::promised();
         self.order(Order::Write(from, to, promise));
+        self.breaks(|state| &mut state.breaking_copies);
         completion
     }
 
     fn read(&self, from: DeviceRanges, to: Lent) -> Completion<(Result<(), DeviceError>, Lent)> {
         let (promise, completion) = Completion::promised();
         self.order(Order::Read(from, to, promise));
+        self.breaks(|state| &mut state.breaking_copies);
         completion
     }
 }
@@ -343,6 +377,7 @@ impl Queue {
             None => while self.land_one(side == FenceSide::Before) {},
         }
         state.answered[index(side)] += 1;
+        state.held |= std::mem::take(&mut state.holding[index(side)]);
         Ok(())
     }
 

@@ -282,3 +282,39 @@ fn l13_shutdown_calls_back_what_does_not_end_and_reports_it_once() {
     assert_eq!(worker.remote.shutdowns.load(Ordering::Relaxed), 1);
     assert!(!worker.driver.is_stopped());
 }
+
+/// An engine that has ended a step while its device still copies out of its blocks.
+fn copying(proof_timeout: Duration) -> (Engine, Arc<SimDevice>) {
+    let device = SimDevice::start(9).unwrap();
+    let mut config = config("hybrid", "async", 1);
+    config.options.save_timeout = SHORT;
+    config.options.proof_timeout = proof_timeout;
+    let engine = Engine::on(&config, &Fake::new(), &[Some(Arc::clone(&device))]);
+    device.hold_behind(FenceSide::Before);
+    engine.compute("r", &engine.tables(1, 32), 32);
+    assert!(engine.workers[0].driver.metrics().staging_bytes_used > 0);
+    (engine, device)
+}
+
+#[test]
+fn l13_shutdown_waits_for_what_a_device_reads_in_blocks() {
+    let (engine, device) = copying(Duration::from_secs(600));
+    let driver = &engine.workers[0].driver;
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| driver.shutdown());
+        eventually("it is closed", || driver.poll() == Err(DriverError::Closed));
+        device.release();
+        waiting.join().unwrap();
+    });
+    assert_eq!(driver.metrics().staging_bytes_used, 0);
+    assert!(!driver.is_stopped());
+}
+
+#[test]
+fn l13_shutdown_gives_up_no_block_that_a_device_reads_for_ever() {
+    let (engine, device) = copying(20 * SHORT);
+    let driver = &engine.workers[0].driver;
+    driver.shutdown();
+    assert!(driver.is_stopped());
+    device.release();
+}

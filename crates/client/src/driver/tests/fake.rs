@@ -58,6 +58,8 @@ pub(super) struct Fake {
     pub(super) deaf: Arc<Mutex<bool>>,
     pub(super) fetches: Arc<AtomicUsize>,
     pub(super) shutdowns: Arc<AtomicUsize>,
+    /// Calls to end all connections that will fail themselves.
+    pub(super) broken_shutdowns: Arc<AtomicUsize>,
 }
 
 impl Fake {
@@ -69,6 +71,7 @@ impl Fake {
             deaf: Arc::default(),
             fetches: Arc::default(),
             shutdowns: Arc::default(),
+            broken_shutdowns: Arc::default(),
         }
     }
 
@@ -221,6 +224,8 @@ impl Remote for Fake {
         if let Some(gate) = gate {
             gate.acquire().await.unwrap().forget();
         }
+        let fault = *self.fault.lock();
+        assert_ne!(fault, Fault::Panic, "injected: the store itself fails");
         let length = usize::try_from(header.length_bytes).unwrap();
         let mut bytes = vec![0; length];
         segments.copy_to(&mut bytes).unwrap();
@@ -254,6 +259,11 @@ impl Remote for Fake {
 
     async fn shutdown(&self) {
         self.shutdowns.fetch_add(1, Ordering::Relaxed);
+        let broken = self.broken_shutdowns.load(Ordering::Relaxed);
+        if broken > 0 {
+            self.broken_shutdowns.store(broken - 1, Ordering::Relaxed);
+            panic!("injected: the connections do not end");
+        }
     }
 }
 

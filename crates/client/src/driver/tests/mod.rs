@@ -7,5 +7,7 @@ mod endings;
 mod engine;
 mod failures;
 mod fake;
+mod log;
+mod panics;
 mod saves;
 mod transfers;

@@ -115,11 +115,7 @@ fn a_claim_with_another_generation_is_refused() {
     let transfer = transfer(1);
     scene.hear(Message::Claim { transfer, parts });
     assert_eq!(refusals(&mut scene), [Refusal::Stale]);
-    assert!(
-        !scene
-            .root
-            .may_touch(PEER, FIRST, transfer, part(0), Attempt(1))
-    );
+    assert!(scene.root.lent(PEER, FIRST, transfer, under(1)).is_none());
 }
 
 #[test]
@@ -146,12 +142,14 @@ fn a_ticket_admits_one_process() {
     assert!(
         scene
             .root
-            .may_touch(PEER, FIRST, transfer(1), part(0), Attempt(1))
+            .lent(PEER, FIRST, transfer(1), under(1))
+            .is_some()
     );
     assert!(
-        !scene
+        scene
             .root
-            .may_touch(STRANGER, FIRST, transfer(1), part(0), Attempt(1))
+            .lent(STRANGER, FIRST, transfer(1), under(1))
+            .is_none()
     );
 }
 
@@ -181,12 +179,14 @@ fn a_higher_attempt_is_granted_and_a_lower_one_refused() {
     assert!(
         scene
             .root
-            .may_touch(PEER, FIRST, transfer(1), part(0), Attempt(3))
+            .lent(PEER, FIRST, transfer(1), under(3))
+            .is_some()
     );
     assert!(
-        !scene
+        scene
             .root
-            .may_touch(PEER, FIRST, transfer(1), part(0), Attempt(1))
+            .lent(PEER, FIRST, transfer(1), under(1))
+            .is_none()
     );
     scene.hear(release(0, Proof::Clean));
     scene.hear(release(1, Proof::Clean));
@@ -205,7 +205,8 @@ fn access_is_bound_to_the_connection() {
     let touches = |scene: &Scene, connection| {
         scene
             .root
-            .may_touch(PEER, connection, transfer(1), part(0), Attempt(1))
+            .lent(PEER, connection, transfer(1), under(1))
+            .is_some()
     };
     assert!(touches(&scene, FIRST) && !touches(&scene, ConnectionId(2)));
     scene.disconnect();
@@ -367,4 +368,12 @@ fn a_frame_for_another_process_start_is_refused_and_counted() {
     scene.take(frame);
     assert_eq!(grants(&mut scene), 0);
     assert_eq!(scene.root.counters().stale_incarnations, 2);
+}
+
+fn under(attempt: u32) -> PartAttempt {
+    let attempt = Attempt(attempt);
+    PartAttempt {
+        part: part(0),
+        attempt,
+    }
 }

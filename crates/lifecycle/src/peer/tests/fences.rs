@@ -325,6 +325,39 @@ fn a_fence_that_never_ends_stops_the_worker_which_reports_nothing() {
     assert!(scene.root.is_open(transfer(1)), "never silent reuse");
 }
 
+/// A driver sleeps until the machine is due: what is due in the past has it spin.
+#[test]
+fn while_a_fence_is_under_way_nothing_is_due_in_the_past() {
+    for mode in [Mode::Read, Mode::Write] {
+        for side in [Side::Source, Side::Destination] {
+            let mut scene = Scene::live(Request, mode, side);
+            scene.root.cancel(scene.now, transfer(1));
+            for _ in 0..20 {
+                scene.wait(101);
+                scene.passes(1);
+                let due = scene.root.poll_timeout();
+                assert!(due > Some(scene.now), "{mode:?} {side:?}: {due:?}");
+            }
+            assert_eq!(scene.fences.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_dearer_fence_gives_a_stuck_one_no_more_time() {
+    let mut scene = Scene::live(Request, Mode::Read, Side::Destination);
+    scene.begin(2, Mode::Write, Side::Destination);
+    scene.drained(1, 0, Drain::Dirty);
+    scene.wait(4_999);
+    scene.event(PeerEvent::PeerDead(PEER));
+    assert_eq!(scene.fences.len(), 2);
+    scene.wait(1);
+    assert_eq!(scene.root.stopped(), None);
+    scene.now = scene.now.after_nanos(1);
+    scene.tick();
+    assert_eq!(scene.root.stopped(), Some(PeerStop::Fence));
+}
+
 #[test]
 fn a_device_that_never_proves_stops_the_worker() {
     let mut scene = Scene::live(Request, Mode::Read, Side::Destination);

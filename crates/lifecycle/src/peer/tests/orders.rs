@@ -115,6 +115,26 @@ fn a_request_that_a_source_has_failed_takes_no_other() {
 }
 
 #[test]
+fn a_request_that_a_source_failed_before_it_was_preempted_takes_no_other() {
+    let mut scene = Scene::live(Request, Mode::Read, Side::Destination);
+    scene.drained(1, 0, Drain::Dirty);
+    scene.root.preempt(scene.now, transfer(1));
+    scene.fence();
+    scene.passes(1);
+    scene.prove();
+    scene.passes(1);
+    assert_eq!(scene.results(), PeerResults::default());
+    scene.connect(SECOND);
+    scene.sent.clear();
+    let mut second = pull(2);
+    second.request = request(1);
+    scene.order(&second);
+    scene.passes(1);
+    assert_eq!(scene.results(), received(&[1], &[1]));
+    assert_eq!(scene.sent, [], "nothing is claimed");
+}
+
+#[test]
 fn an_order_that_contradicts_itself_fails_and_touches_nothing() {
     let mut double = pull(1);
     double.parts[1].part = double.parts[0].part;
@@ -196,6 +216,27 @@ fn a_peer_that_is_not_reached_for_a_while_keeps_what_it_may_touch() {
     assert_eq!(scene.connects.len(), dials, "dials have a rate");
     scene.wait(1);
     assert_eq!(scene.connects.len(), dials + 1);
+}
+
+#[test]
+fn a_dial_that_is_given_up_fails_nothing_that_may_still_end_well() {
+    for (mode, side) in [
+        (Mode::Read, Side::Destination),
+        (Mode::Write, Side::Destination),
+    ] {
+        let mut scene = Scene::live(Request, mode, side);
+        scene.disconnect();
+        let (peer, failure) = (PEER, PeerFailure::Unreachable);
+        scene.event(PeerEvent::ConnectFailed { peer, failure });
+        scene.passes(1);
+        scene.connect(SECOND);
+        scene.succeed(mode, 1, 0);
+        scene.succeed(mode, 1, 1);
+        scene.passes(1);
+        scene.prove();
+        scene.passes(1);
+        assert_eq!(scene.results(), received(&[1], &[]), "{mode:?}");
+    }
 }
 
 /// Stages of a transfer on the side that moves the bytes.

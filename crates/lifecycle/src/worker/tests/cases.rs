@@ -147,6 +147,31 @@ fn a_deadline_fails_the_load_and_never_ends_its_claim() {
 }
 
 #[test]
+fn a_deadline_fails_the_loads_that_are_due_and_no_other() {
+    let limits = WorkerLimits {
+        in_flight: 1,
+        ..WorkerLimits::default()
+    };
+    let mut scene = Scene::with(&hybrid(), Rank::default(), 1, limits);
+    scene.load(1);
+    let first = scene.root.poll_timeout().unwrap();
+    scene.now = scene.now.after_millis(100);
+    scene.load(2);
+    scene.fence();
+    scene.root.handle_timeout(scene.now);
+    assert_eq!(scene.root.poll_timeout(), Some(first), "nothing is due yet");
+    scene.root.handle_timeout(first);
+    let second = first.after_millis(100);
+    assert_eq!(scene.root.poll_timeout(), Some(second));
+    while !scene.fetches.is_empty() {
+        scene.fetched(Ok(()));
+    }
+    scene.fence();
+    let both = vec![report(1), report(2)];
+    assert_eq!(scene.collect(), (both, vec![report(1)], vec![]));
+}
+
+#[test]
 fn a_deadline_that_finds_every_block_fetched_fails_nothing_that_blocks_name() {
     let mut scene = Scene::new(&full());
     scene.load(1);
