@@ -10,6 +10,9 @@ const WAYS: usize = 16;
 /// Ticks until an entry is forgotten; one tick is this fraction of the entries to keep.
 const TICKS_KEPT: u16 = 64;
 
+/// A table that is this many times too large gives its memory back: others may need as much.
+const SHRINK_FROM: usize = 16;
+
 /// An eviction; a fingerprint of zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Entry {
@@ -44,11 +47,12 @@ impl Ghost {
         }
     }
 
-    /// Makes room for as many entries as there are `objects`. A larger table starts empty: for
+    /// Makes room for as many entries as there are `objects`. Another table starts empty: for
     /// one round, returning objects pass through probation again.
     pub(crate) fn keep(&mut self, objects: usize) {
         let wanted = objects.div_ceil(WAYS).next_power_of_two();
-        if wanted > self.buckets.len() {
+        let have = self.buckets.len();
+        if wanted > have || wanted <= have / SHRINK_FROM {
             self.buckets = vec![[Entry::default(); WAYS]; wanted];
         }
     }
@@ -110,6 +114,15 @@ mod tests {
     fn hash(number: u64) -> u64 {
         let mixed = number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+    }
+
+    #[test]
+    fn table_follows_the_number_of_objects_in_both_directions() {
+        let mut ghost = Ghost::new();
+        for (objects, buckets) in [(4_096, 256), (300, 256), (272, 256), (256, 16), (1, 1)] {
+            ghost.keep(objects);
+            assert_eq!(ghost.buckets.len(), buckets, "{objects} objects");
+        }
     }
 
     #[test]

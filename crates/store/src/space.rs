@@ -16,7 +16,7 @@
 
 use crate::config::TenantLimits;
 use crate::extents::Extents;
-use crate::fifo::Turn;
+use crate::fifo::{Fifo, Turn};
 use crate::geometry::{Geometry, Need};
 use crate::index::Index;
 use crate::slots::{SlotId, Slots};
@@ -347,6 +347,9 @@ impl Space {
         tenant.fifo.unlink(slots, slot, units);
         tenant.objects -= 1;
         tenant.bytes -= bytes;
+        if tenant.objects == 0 {
+            tenant.fifo = Fifo::new(); // What it remembers may be large, and is of no use.
+        }
         self.population.objects -= 1;
         self.population.bytes -= bytes;
     }
