@@ -20,6 +20,7 @@ mod connection;
 mod health;
 mod latch;
 mod routing;
+mod sentry;
 mod until;
 
 pub use cluster::{

@@ -21,6 +21,23 @@ use super::transfer::Shared;
 /// How long a fence that failed is left alone.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// What a device says of a copy, once it is over. Late, it may use the memory for ever.
+pub(crate) async fn answered<T: Unpin>(
+    device: &Arc<dyn Device>,
+    limit: Duration,
+    completion: Completion<T>,
+) -> Result<T, MemoryFault> {
+    let device = || device.name();
+    match timeout_at(Instant::now() + limit, completion).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(MemoryFault::Lost { device: device() }),
+        Err(_) => Err(MemoryFault::Silent {
+            device: device(),
+            limit,
+        }),
+    }
+}
+
 /// One fence, asked of several devices.
 pub(crate) struct Fences {
     waiting: Vec<Asked>,

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use tessera_lifecycle::LoadId;
 use tessera_lifecycle::plan::Destination;
 use tessera_lifecycle::worker::{Fetch, LoadFailure, Save, SaveOutcome};
-use tessera_transport::{Completion, Device, DeviceRanges, Lent, LentRanges, Region, Segments};
+use tessera_transport::{Device, DeviceRanges, Lent, LentRanges, Region, Segments};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::error::MemoryFault;
+use super::fence::answered;
 use super::remote::Remote;
 use super::staging::Slot;
 use super::transfer::Shared;
@@ -97,7 +98,7 @@ impl<R: Remote> Shared<R> {
     ) -> Result<Result<(), LoadFailure>, MemoryFault> {
         for (device, ranges) in places {
             let write = device.write(payload, ranges);
-            let (done, back, written) = self.answered(&device, write).await?;
+            let (done, back, written) = answered(&device, self.proof_timeout, write).await?;
             self.machine.lock().hold(load, written);
             if let Err(error) = done {
                 tracing::warn!(%error, "a load fails");
@@ -106,23 +107,6 @@ impl<R: Remote> Shared<R> {
             payload = back;
         }
         Ok(Ok(()))
-    }
-
-    async fn answered<T: Unpin>(
-        &self,
-        device: &Arc<dyn Device>,
-        completion: Completion<T>,
-    ) -> Result<T, MemoryFault> {
-        let limit = self.proof_timeout;
-        let device = || device.name();
-        match timeout_at(Instant::now() + limit, completion).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(MemoryFault::Lost { device: device() }),
-            Err(_) => Err(MemoryFault::Silent {
-                device: device(),
-                limit,
-            }),
-        }
     }
 
     /// Begins to copy an object into a slot, which comes back when the devices have done it.
@@ -143,7 +127,7 @@ impl<R: Remote> Shared<R> {
             };
             for (device, ranges) in places {
                 let read = device.read(ranges, lent);
-                match own.answered(&device, read).await {
+                match answered(&device, own.proof_timeout, read).await {
                     Ok((Ok(()), back)) => lent = back,
                     Ok((Err(error), _)) => {
                         tracing::warn!(%error, "an object is not saved");

@@ -21,7 +21,7 @@ mod worker;
 mod tests;
 
 pub(crate) use clock::Clock;
-pub(crate) use fence::Fences;
+pub(crate) use fence::{Fences, answered};
 
 pub use config::{EngineConfig, NamespaceConfig, TopologyConfig};
 pub use error::{DriverError, MemoryFault, StartError};

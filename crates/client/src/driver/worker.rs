@@ -22,7 +22,6 @@ use super::error::{DriverError, StartError};
 use super::metrics::WorkerMetrics;
 use super::remote::{Remote, connect};
 use super::staging::Staging;
-use super::task::Sentry;
 use super::transfer::{Machine, Shared, Tally};
 use crate::cluster::Cluster;
 use crate::layout::{LayerMemory, Layout};
@@ -104,7 +103,7 @@ impl<R: Remote> WorkerDriver<R> {
     pub fn begin_step(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
-        let _sentry = Sentry::over(shared);
+        let _sentry = Shared::sentry(shared);
         let mut machine = shared.open()?;
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
@@ -122,7 +121,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn end_step(&self) -> Result<(), DriverError> {
         let shared = &self.shared;
-        let _sentry = Sentry::over(shared);
+        let _sentry = Shared::sentry(shared);
         let mut machine = shared.open()?;
         machine.root.end_step();
         let saves = Shared::execute(shared, &mut machine);
@@ -151,7 +150,7 @@ impl<R: Remote> WorkerDriver<R> {
     pub fn preempt(&self, metadata: &[u8]) -> Result<(), DriverError> {
         let plan = StepPlan::decode(metadata)?;
         let shared = &self.shared;
-        let _sentry = Sentry::over(shared);
+        let _sentry = Shared::sentry(shared);
         let mut machine = shared.open()?;
         let loads = &plan.preempted;
         machine.root.preempt(loads);
@@ -179,7 +178,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn poll(&self) -> Result<TransferResults, DriverError> {
         let shared = &self.shared;
-        let _sentry = Sentry::over(shared);
+        let _sentry = Shared::sentry(shared);
         let mut machine = shared.open()?;
         Shared::take_up(shared, &mut machine);
         Ok(machine.root.take_results())
@@ -204,7 +203,7 @@ impl<R: Remote> WorkerDriver<R> {
     /// any more before the next [`begin_step`](Self::begin_step), but for what is not collected.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let _sentry = Sentry::over(&self.shared);
+        let _sentry = Shared::sentry(&self.shared);
         let mut machine = self.shared.machine.lock();
         Shared::take_up(&self.shared, &mut machine);
         machine.root.is_idle() && self.shared.staging.used_bytes() == 0
@@ -246,7 +245,7 @@ impl<R: Remote> WorkerDriver<R> {
             return TransferResults::default();
         };
         let shared = &self.shared;
-        let _sentry = Sentry::over(shared);
+        let _sentry = Shared::sentry(shared);
         let mut machine = shared.machine.lock();
         machine.closed = true;
         machine.root.close();

@@ -15,7 +15,7 @@ use tessera_lifecycle::peer::{
 };
 use tessera_proto::message::{PartName, PartStatus, PeerSetup};
 use tessera_proto::{Incarnation, Instant};
-use tessera_transport::{Address, LentRanges, LinkError};
+use tessera_transport::{Address, FenceSide, LentRanges, LinkError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -23,9 +23,10 @@ use super::config::PeerBounds;
 use super::counts::Counts;
 use super::link::{self, End, Link, Shaken};
 use super::memory::{Broken, Memory};
-use crate::driver::{Clock, MemoryFault};
+use crate::driver::{Clock, Fences, MemoryFault};
 use crate::health::Backoff;
 use crate::latch::Latch;
+use crate::sentry::Sentry;
 
 /// What all tasks of a driver share.
 #[derive(Debug)]
@@ -55,8 +56,8 @@ pub(super) struct State {
     pub(super) root: PeerRoot,
     /// What has happened and was not told to the machine yet.
     pub(super) events: VecDeque<PeerEvent>,
-    /// Connections whose tasks are not over.
-    pub(super) links: BTreeMap<Incarnation, Vec<Arc<Link>>>,
+    /// Connections whose tasks are not over; one with a process at a time.
+    pub(super) links: BTreeMap<Incarnation, Arc<Link>>,
     /// Where processes listen, and how often they were dialled.
     pub(super) roads: BTreeMap<Incarnation, Road>,
     /// Who is being dialled, and how to end that.
@@ -136,6 +137,7 @@ impl Core {
 
     /// One mutation of the machine, and all that follows from it.
     pub(super) fn turn<T>(self: &Arc<Self>, change: impl FnOnce(&mut PeerRoot, Instant) -> T) -> T {
+        let _sentry = Sentry::here(self.alarm());
         let mut state = self.state.lock();
         let changed = change(&mut state.root, self.clock.now());
         self.settle(&mut state);
@@ -144,6 +146,7 @@ impl Core {
 
     /// Tells the machine what has happened.
     pub(super) fn report(self: &Arc<Self>, events: impl IntoIterator<Item = PeerEvent>) {
+        let _sentry = Sentry::here(self.alarm());
         let mut state = self.state.lock();
         state.events.extend(events);
         self.settle(&mut state);
@@ -228,12 +231,34 @@ impl Core {
         before.ok().map(|newest| 2 * lowest.max(newest + 1) + side)
     }
 
-    /// Takes a connection that has shaken hands.
-    pub(super) fn adopt(self: &Arc<Self>, shaken: Shaken, place: OwnedSemaphorePermit) {
+    /// Takes a connection that has shaken hands, once the one before it with the same process is
+    /// over: until then its bytes may still move, whatever the peer says on this one.
+    pub(super) async fn adopt(self: &Arc<Self>, shaken: Shaken, place: OwnedSemaphorePermit) {
         let link = Link::new(&shaken);
         self.newest
             .fetch_max(shaken.connection.0 / 2, Ordering::Relaxed);
-        let mut state = self.state.lock();
+        loop {
+            let before = {
+                let mut state = self.state.lock();
+                match state.links.get(&link.peer) {
+                    None => return self.enter(&mut state, &link, shaken, place),
+                    // Both sides dialled: both keep the one with the higher number.
+                    Some(before) if before.connection > link.connection => return,
+                    Some(before) => Arc::clone(before),
+                }
+            };
+            before.close();
+            before.over.waited().await;
+        }
+    }
+
+    fn enter(
+        self: &Arc<Self>,
+        state: &mut State,
+        link: &Arc<Link>,
+        shaken: Shaken,
+        place: OwnedSemaphorePermit,
+    ) {
         if state.closed || state.stopped.is_some() || state.fences.contains_key(&link.peer) {
             self.counts.refused_fenced.add(1);
             return;
@@ -242,16 +267,12 @@ impl Core {
         if let Some((_, stop)) = state.dials.remove(&link.peer) {
             stop.set();
         }
-        let links = state.links.entry(link.peer).or_default();
-        for old in links.iter() {
-            old.close();
-        }
-        links.push(Arc::clone(&link));
+        state.links.insert(link.peer, Arc::clone(link));
         let Shaken {
             sender, receiver, ..
         } = shaken;
-        let (core, own) = (Arc::clone(self), Arc::clone(&link));
-        self.runtime.spawn(async move {
+        let (core, own) = (Arc::clone(self), Arc::clone(link));
+        self.spawn(async move {
             link::run(core, own, sender, receiver).await;
             drop(place);
         });
@@ -261,7 +282,7 @@ impl Core {
             rank,
             connection,
         });
-        self.settle(&mut state);
+        self.settle(state);
         if state.root.connection(peer) != Some(connection) {
             link.close();
         }
@@ -277,6 +298,16 @@ impl Core {
         count.add(1);
         let (peer, connection) = (link.peer, link.connection.0);
         tracing::debug!(?peer, connection, %end, "a peer's connection ends");
+    }
+
+    /// A fence is complete: its peer may connect again when the machine has heard so.
+    pub(super) fn fenced(self: &Arc<Self>, peer: Incarnation, fence: FenceId) {
+        let mut state = self.state.lock();
+        state.events.push_back(PeerEvent::Fenced { peer, fence });
+        self.settle(&mut state);
+        if state.fences.get(&peer) == Some(&fence) {
+            state.fences.remove(&peer);
+        }
     }
 
     /// Both tasks of a connection are over: nothing of this process touches memory for it.
@@ -300,12 +331,7 @@ impl Core {
             let lost = PeerEvent::Disconnected { peer, connection };
             state.events.push_back(lost);
         }
-        if let Some(links) = state.links.get_mut(&peer) {
-            links.retain(|other| !Arc::ptr_eq(other, link));
-            if links.is_empty() {
-                state.links.remove(&peer);
-            }
-        }
+        state.links.remove(&peer);
         if link.was_useful()
             && let Some(road) = state.roads.get_mut(&peer)
         {
@@ -315,6 +341,19 @@ impl Core {
         self.settle(&mut state);
         drop(state);
         link.over.set();
+    }
+
+    /// Returns when devices have written what they were given, or cannot prove it.
+    pub(super) async fn rest(self: &Arc<Self>) {
+        if self.with(|state| state.written.is_empty() || state.stopped.is_some()) {
+            return;
+        }
+        let (devices, limit) = (self.memory.layout.devices(), self.memory.proof_timeout);
+        let fences = Fences::ask(devices, FenceSide::After);
+        match fences.prove(devices, FenceSide::After, limit, || ()).await {
+            Ok(()) => self.with(|state| state.written.clear()),
+            Err(fault) => self.stop(fault),
+        }
     }
 
     /// Fail-stop: nothing is reported from now on, and block memory is never unmapped.
@@ -329,9 +368,23 @@ impl Core {
             return;
         }
         state.stopped = Some(why);
-        for link in state.links.values().flatten() {
+        for link in state.links.values() {
             link.close();
         }
         std::mem::forget(Arc::clone(self));
+    }
+
+    /// Starts a task of the driver's own.
+    pub(super) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let sentry = Sentry::of_task(self.alarm());
+        self.runtime.spawn(async move {
+            let _sentry = sentry;
+            task.await;
+        });
+    }
+
+    fn alarm(self: &Arc<Self>) -> impl Fn() + Send + use<> {
+        let own = Arc::clone(self);
+        move || own.stop(MemoryFault::Panicked)
     }
 }

@@ -80,7 +80,7 @@ async fn tries(
         core.counts.dialled.add(1);
         match handshake::greet(core, peer, address).await {
             Ok(shaken) => {
-                core.adopt(shaken, place);
+                core.adopt(shaken, place).await;
                 return None;
             }
             // Another process listens where this one did: the address is taken only when the

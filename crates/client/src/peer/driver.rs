@@ -204,7 +204,7 @@ impl PeerDriver {
     pub fn metrics(&self) -> PeerMetrics {
         let core = &self.core;
         let mut metrics = core.with(|state| {
-            let links = state.links.values().map(Vec::len).sum::<usize>();
+            let links = state.links.len();
             PeerMetrics {
                 machine: state.root.counters(),
                 gauges: state.root.gauges(),
@@ -219,11 +219,13 @@ impl PeerDriver {
     }
 
     /// Takes no new connection, ends all there are, and returns when nothing of this process
-    /// touches block memory for a peer any more and the address is free.
+    /// touches block memory for a peer any more, what devices were given to write shows or the
+    /// worker has stopped, and the address is free.
     pub async fn shutdown(&self) {
         for link in self.close() {
             link.over.waited().await;
         }
+        self.core.rest().await;
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         while tasks.join_next().await.is_some() {}
     }
@@ -232,7 +234,7 @@ impl PeerDriver {
         self.core.ended.set();
         let links = self.core.with(|state| {
             state.closed = true;
-            state.links.values().flatten().cloned().collect::<Vec<_>>()
+            state.links.values().cloned().collect::<Vec<_>>()
         });
         for link in &links {
             link.close();

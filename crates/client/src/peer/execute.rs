@@ -1,7 +1,7 @@
 //! Carries out what the machine asks for.
 //!
 //! Called under the lock of the core, after every mutation. The invariants: nothing here waits;
-//! each command is answered as it says, at once or by a task; a fence is reported only when every
+//! each command is answered as it says, at once or by a task; a fence is reported only when the
 //! connection with the peer is over, whichever of its tasks was the last.
 
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use tessera_transport::FenceSide;
 
 use super::core::{Core, State, Stopped};
 use super::dial;
-use super::link::Link;
 use crate::driver::Fences;
 use crate::latch::Latch;
 
@@ -61,40 +60,34 @@ impl Core {
         }
         let address = state.roads.get(&peer).map(|road| road.address.clone());
         let trying = dial::run(Arc::clone(self), peer, address, stop, state.next_dial);
-        self.runtime.spawn(trying);
+        self.spawn(trying);
     }
 
     /// A message for a connection that is gone is lost, as its receiver is.
     fn say(&self, state: &State, frame: Frame) {
-        let links = state.links.get(&frame.to).into_iter().flatten();
-        let mut links = links.filter(|link| link.connection == frame.connection);
-        if let Some(link) = links.next() {
+        let link = state.links.get(&frame.to);
+        if let Some(link) = link.filter(|link| link.connection == frame.connection) {
             link.say(frame, self.bounds.control_frames);
         }
     }
 
-    /// Both kinds of fence are one over sockets: every connection with the peer is closed, and both
+    /// Both kinds of fence are one over sockets: the connection with the peer is closed, and both
     /// of its tasks have ended, so that neither side's bytes move through this process any more.
     fn fence(self: &Arc<Self>, state: &mut State, peer: Incarnation, fence: FenceId) {
         state.fences.insert(peer, fence);
         if let Some((_, dial)) = state.dials.remove(&peer) {
             dial.set();
         }
-        let links: Vec<Arc<Link>> = state.links.get(&peer).cloned().unwrap_or_default();
-        for link in &links {
+        let link = state.links.get(&peer).cloned();
+        if let Some(link) = &link {
             link.close();
         }
         let core = Arc::clone(self);
-        self.runtime.spawn(async move {
-            for link in links {
+        self.spawn(async move {
+            if let Some(link) = link {
                 link.over.waited().await;
             }
-            core.with(|state| {
-                if state.fences.get(&peer) == Some(&fence) {
-                    state.fences.remove(&peer);
-                }
-            });
-            core.report([PeerEvent::Fenced { peer, fence }]);
+            core.fenced(peer, fence);
         });
     }
 
@@ -108,7 +101,7 @@ impl Core {
             return;
         }
         let core = Arc::clone(self);
-        self.runtime.spawn(async move {
+        self.spawn(async move {
             let (devices, limit) = (core.memory.layout.devices(), core.memory.proof_timeout);
             let failed = || core.report([PeerEvent::DeviceFailed(transfer)]);
             let proof = fences.prove(devices, FenceSide::After, limit, failed);
@@ -127,8 +120,8 @@ impl Core {
 /// has failed without having moved.
 fn post(state: &mut State, order: Move) {
     let (transfer, at, connection) = (order.transfer, order.at, order.connection);
-    let links = state.links.get(&order.peer).into_iter().flatten();
-    let link = links.into_iter().find(|link| link.connection == connection);
+    let link = state.links.get(&order.peer);
+    let link = link.filter(|link| link.connection == connection);
     if link.is_some_and(|link| link.post(order)) {
         return;
     }

@@ -20,6 +20,7 @@ use super::core::Core;
 use super::memory::{Broken, Place};
 use super::pieces::Piece;
 use super::{reader, writer};
+use crate::driver::MemoryFault;
 use crate::latch::Latch;
 
 /// One connection.
@@ -241,10 +242,13 @@ pub(super) async fn run(core: Arc<Core>, link: Arc<Link>, sender: Sender, receiv
         let closed = link.is_closed();
         link.close();
         match ended {
-            Ok(end) if !closed => core.ended_with(&link, &end),
             Ok(End::Broken(Broken::Fault(fault))) => core.stop(fault),
+            Ok(end) if !closed => core.ended_with(&link, &end),
             Ok(_) => {}
-            Err(error) => tracing::error!(%error, "a task of a peer's connection failed"),
+            Err(error) => {
+                tracing::error!(%error, "a task of a peer's connection failed");
+                core.stop(MemoryFault::Panicked);
+            }
         }
     }
     core.link_over(&link);

@@ -38,9 +38,9 @@ pub(super) async fn run(core: Arc<Core>, listener: Listener) {
             continue;
         };
         let own = Arc::clone(&core);
-        core.runtime.spawn(async move {
+        core.spawn(async move {
             match handshake::welcome(&own, sender, receiver).await {
-                Ok(shaken) => own.adopt(shaken, place),
+                Ok(shaken) => own.adopt(shaken, place).await,
                 Err(error) => {
                     tracing::debug!(%error, "a peer is refused");
                     handshake::count(&own, &error);

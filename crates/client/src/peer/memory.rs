@@ -12,12 +12,12 @@ use std::time::Duration;
 use tessera_lifecycle::plan::Destination;
 use tessera_proto::message::PartStatus;
 use tessera_transport::{
-    Completion, Device, FenceSide, Lent, LentRanges, LinkError, Receiver, Region, Segments,
+    Device, FenceSide, Lent, LentRanges, LinkError, Receiver, Region, Segments,
 };
 use tokio::time::{Instant, timeout_at};
 
 use super::pieces::Piece;
-use crate::driver::{Fences, MemoryFault};
+use crate::driver::{Fences, MemoryFault, answered};
 use crate::layout::{Discard, Layout};
 
 /// The block memory of one worker.
@@ -120,7 +120,7 @@ impl Memory {
         };
         for (device, ranges) in places {
             let read = device.read(ranges, lent);
-            let (done, back) = self.answered(&device, read).await?;
+            let (done, back) = answered(&device, self.proof_timeout, read).await?;
             if let Err(error) = done {
                 tracing::warn!(%error, "bytes for a peer cannot be read");
                 return Ok(None);
@@ -202,7 +202,7 @@ impl Memory {
         let mut payload = lent.into_segments();
         for (device, ranges) in places {
             let write = device.write(payload, ranges);
-            let (done, back, written) = self.answered(&device, write).await?;
+            let (done, back, written) = answered(&device, self.proof_timeout, write).await?;
             received.written.push(written);
             if let Err(error) = done {
                 tracing::warn!(%error, "bytes of a peer cannot be written");
@@ -212,23 +212,6 @@ impl Memory {
             payload = back;
         }
         Ok(received)
-    }
-
-    async fn answered<T: Unpin>(
-        &self,
-        device: &Arc<dyn Device>,
-        completion: Completion<T>,
-    ) -> Result<T, MemoryFault> {
-        let limit = self.proof_timeout;
-        let device = || device.name();
-        match timeout_at(Instant::now() + limit, completion).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(MemoryFault::Lost { device: device() }),
-            Err(_) => Err(MemoryFault::Silent {
-                device: device(),
-                limit,
-            }),
-        }
     }
 }
 

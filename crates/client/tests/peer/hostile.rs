@@ -2,17 +2,14 @@
 
 use std::time::Duration;
 
-use tessera_client::peer::{Mode, PartOrder, Side, TransferOrder};
+use tessera_client::peer::{Mode, Side};
 use tessera_lifecycle::RequestKey;
 use tessera_proto::message::{
-    PartName, PartStatus, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Refusal,
-};
-use tessera_proto::peer::{
-    Attempt, BlockRef, ConnectionId, Frame, LentPart, Message, PartAttempt, PartId, TransferId,
+    PartStatus, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Refusal,
 };
 use tessera_proto::{FrameHeader, Kind, checksum};
 
-use crate::raw::{Raw, STRANGER, hello};
+use crate::raw::{Pusher, Raw, hello, name};
 use crate::worker::{Transfer, Worker, options, part, quiet, results, until};
 
 /// Bytes that look like nothing.
@@ -23,19 +20,6 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
         state.to_le_bytes()[7]
     };
     std::iter::repeat_with(next).take(length).collect()
-}
-
-fn name(transfer: u128) -> PartName {
-    let part = PartId {
-        source: 0,
-        destination: 0,
-        index: 0,
-    };
-    let attempt = Attempt(1);
-    PartName {
-        transfer: TransferId(transfer),
-        at: PartAttempt { part, attempt },
-    }
 }
 
 /// A good engine is served as ever, and no memory was touched.
@@ -249,77 +233,19 @@ async fn a_peer_that_asks_without_end_and_reads_nothing_loses_its_connection() {
     assert_unharmed(&worker).await;
 }
 
-/// Blocks of one part for a stranger to write into.
-fn written_by_a_stranger(named: PartName, blocks: Vec<BlockRef>) -> TransferOrder {
-    TransferOrder {
-        transfer: named.transfer,
-        request: RequestKey(7),
-        mode: Mode::Write,
-        side: Side::Destination,
-        synchronous: false,
-        parts: vec![PartOrder {
-            part: named.at.part,
-            peer: Some(STRANGER),
-            local: blocks,
-            remote: Vec::new(),
-            length_bytes: 4 * 192,
-            ready: true,
-        }],
-        timeout_ms: 20_000,
-        lease_ms: 20_000,
-    }
-}
-
 /// A peer that says that all has landed has no claim any more, whatever it goes on to send.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_writes_nothing_after_its_claim_has_ended() {
     let worker = Worker::new("full", 0).await;
     worker.fill_differently(5);
-    let (mut raw, connection) = Raw::connected(&worker).await;
-    let table: Vec<_> = (1..5).map(|at| (0, at, at)).collect();
-    let blocks = part((0, 0), 0, &table).destination;
-    let named = name(7);
-    worker
-        .driver
-        .order(&written_by_a_stranger(named, blocks.clone()));
-    let (transfer, at) = (named.transfer, named.at);
-    let parts = vec![LentPart { at, blocks }];
-    let claim = Message::Claim { transfer, parts };
-    let done = Message::DataDone { transfer, at };
-    let mut frames = (1..).zip([claim, done]).map(|(sequence, message)| {
-        let mut body = Vec::new();
-        let frame = Frame {
-            from: STRANGER,
-            to: worker.driver.incarnation(),
-            connection: ConnectionId(connection),
-            sequence,
-            acknowledged: 0,
-            message,
-        };
-        frame.encode(&mut body);
-        body
-    });
-    let claim = frames.next().unwrap();
-    raw.send(Kind::PeerControl, &claim, &[]).await;
     let before = worker.all();
-    let bytes = noise(3, 384);
-    let push = |piece| {
-        let mut body = Vec::new();
-        let push = PeerPush {
-            part: named,
-            piece,
-            last: piece == 1,
-            checksum: checksum(&bytes),
-        };
-        push.encode(&mut body);
-        body
-    };
-    raw.send(Kind::PeerPush, &push(0), &bytes).await;
-    let done = frames.next().unwrap();
-    raw.send(Kind::PeerControl, &done, &[]).await;
-    raw.send(Kind::PeerPush, &push(1), &bytes).await;
+    let bytes = noise(3, Pusher::PIECE_BYTES);
+    let mut pusher = Pusher::claim(&worker).await;
+    pusher.push(0, &bytes).await;
+    pusher.done().await;
+    pusher.push(1, &bytes).await;
     let answer = loop {
-        let (kind, body, _) = raw.frame().await.expect("an answer");
+        let (kind, body, _) = pusher.raw.frame().await.expect("an answer");
         if kind == Kind::PeerPushAnswer {
             break PeerPushAnswer::decode(&body).unwrap();
         }

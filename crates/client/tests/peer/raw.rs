@@ -1,14 +1,20 @@
 //! Another engine by hand: frames as a test writes them.
 
 use tessera_client::Incarnation;
+use tessera_client::peer::{Mode, PartOrder, Side, TransferOrder};
+use tessera_lifecycle::RequestKey;
 use tessera_proto::message::{
-    Features, PEER_QUIESCENCE, PeerGroup, PeerHello, PeerHelloAnswer, PeerSetup, Refused,
+    Features, PEER_QUIESCENCE, PartName, PeerGroup, PeerHello, PeerHelloAnswer, PeerPush,
+    PeerSetup, Refused,
 };
-use tessera_proto::{FRAME_HEADER_BYTES, FrameHeader, Kind, Topology};
+use tessera_proto::peer::{
+    Attempt, ConnectionId, Frame, LentPart, Message, PartAttempt, PartId, TransferId,
+};
+use tessera_proto::{FRAME_HEADER_BYTES, FrameHeader, Kind, Topology, checksum};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::worker::Worker;
+use crate::worker::{Worker, part};
 
 /// A connection.
 pub(crate) struct Raw {
@@ -114,5 +120,103 @@ impl Raw {
     pub(crate) async fn end(&mut self) {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest).await;
+    }
+}
+
+pub(crate) fn name(transfer: u128) -> PartName {
+    let part = PartId {
+        source: 0,
+        destination: 0,
+        index: 0,
+    };
+    let attempt = Attempt(1);
+    PartName {
+        transfer: TransferId(transfer),
+        at: PartAttempt { part, attempt },
+    }
+}
+
+/// A raw engine that writes blocks 1 to 4 of the first group: two pieces of two blocks.
+pub(crate) struct Pusher {
+    pub(crate) raw: Raw,
+    named: PartName,
+    to: Incarnation,
+    connection: ConnectionId,
+    sequence: u64,
+}
+
+impl Pusher {
+    pub(crate) const PIECE_BYTES: usize = 384;
+
+    /// Orders the transfer at `worker`, connects, and claims the blocks.
+    pub(crate) async fn claim(worker: &Worker) -> Self {
+        let table: Vec<_> = (1..5).map(|at| (0, at, at)).collect();
+        let blocks = part((0, 0), 0, &table).destination;
+        let named = name(7);
+        let (raw, connection) = Raw::connected(worker).await;
+        worker.driver.order(&TransferOrder {
+            transfer: named.transfer,
+            request: RequestKey(7),
+            mode: Mode::Write,
+            side: Side::Destination,
+            synchronous: false,
+            parts: vec![PartOrder {
+                part: named.at.part,
+                peer: Some(STRANGER),
+                local: blocks.clone(),
+                remote: Vec::new(),
+                length_bytes: 2 * Self::PIECE_BYTES as u64,
+                ready: true,
+            }],
+            timeout_ms: 20_000,
+            lease_ms: 20_000,
+        });
+        let mut pusher = Self {
+            raw,
+            named,
+            to: worker.driver.incarnation(),
+            connection: ConnectionId(connection),
+            sequence: 0,
+        };
+        let parts = vec![LentPart {
+            at: named.at,
+            blocks,
+        }];
+        let transfer = named.transfer;
+        pusher.say(Message::Claim { transfer, parts }).await;
+        pusher
+    }
+
+    pub(crate) async fn say(&mut self, message: Message) {
+        self.sequence += 1;
+        let mut body = Vec::new();
+        let frame = Frame {
+            from: STRANGER,
+            to: self.to,
+            connection: self.connection,
+            sequence: self.sequence,
+            acknowledged: 0,
+            message,
+        };
+        frame.encode(&mut body);
+        self.raw.send(Kind::PeerControl, &body, &[]).await;
+    }
+
+    /// Says that all has landed.
+    pub(crate) async fn done(&mut self) {
+        let (transfer, at) = (self.named.transfer, self.named.at);
+        self.say(Message::DataDone { transfer, at }).await;
+    }
+
+    pub(crate) async fn push(&mut self, piece: u32, bytes: &[u8]) {
+        let mut body = Vec::new();
+        let push = PeerPush {
+            part: self.named,
+            piece,
+            last: piece == 1,
+            checksum: checksum(bytes),
+        };
+        push.encode(&mut body);
+        self.raw.send(Kind::PeerPush, &body, bytes).await;
     }
 }
