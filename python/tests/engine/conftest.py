@@ -16,6 +16,8 @@ import pytest
 from build import DEFAULT_CACHE, ensure
 from harness import Engine, Faults, Node, Nursery, Run, connector, prompt
 
+pytest.register_assert_rewrite("loads")
+
 ROOT = Path(__file__).parents[3]
 CLASSES = ("llama", "gemma3", "gpt_oss", "qwen3_next")
 CONTROLS = 4

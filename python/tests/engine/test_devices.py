@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import Prompts
-from harness import OURS, Engine, Faults, Node, ProcessError, connector, wait_until
+from harness import OURS, Engine, Faults, Node, ProcessError, connector, prompt, wait_until
 from loads import LOAD_MS, Loads
 
 FOREVER = 2**32 - 1
@@ -226,7 +226,7 @@ def test_device_that_never_proves_ends_the_engine(
     use = {"nodes": [node.address], "proof_timeout_ms": 1000}
     engine = start(launch, "llama", "device-dead", 1, path, **use)
     try:
-        tokens = Prompts(engine.start().block_tokens).controls[0]
+        tokens = prompt(2 * engine.start().block_tokens + 9, "never proves")
         engine.generate([tokens])
         engine.settle()
         engine.reset()

@@ -90,6 +90,18 @@ impl Machine {
         self.unfenced.entry(load).or_default().push(written);
     }
 
+    /// Takes what is over. Behind the fence of a load, what was written for it is free again.
+    fn take(&mut self, event: WorkerEvent) {
+        if let WorkerEvent::Fenced {
+            load,
+            phase: Phase::After,
+        } = event
+        {
+            self.unfenced.remove(&load);
+        }
+        self.root.handle_event(event);
+    }
+
     /// Calls back what the transfers of `loads` hold.
     pub(super) fn recall(&self, loads: impl Fn(LoadId) -> bool) {
         for (load, recall) in &self.recalls {
@@ -150,7 +162,7 @@ impl<R: Remote> Shared<R> {
     /// Gives the machine what came in, and the time.
     pub(super) fn take_up(shared: &Arc<Self>, machine: &mut Machine) {
         for event in std::mem::take(&mut machine.completions) {
-            machine.root.handle_event(event);
+            machine.take(event);
             Self::execute(shared, machine);
         }
         machine.root.handle_timeout(shared.clock.now());
@@ -203,7 +215,7 @@ impl<R: Remote> Shared<R> {
                 }
             }
             match answers.pop_front() {
-                Some(answer) => machine.root.handle_event(answer),
+                Some(answer) => machine.take(answer),
                 None => {
                     let Machine { root, recalls, .. } = machine;
                     recalls.retain(|load, _| root.is_loading(*load));
@@ -215,17 +227,10 @@ impl<R: Remote> Shared<R> {
 
     pub(super) fn complete(shared: &Arc<Self>, event: WorkerEvent) {
         let mut machine = shared.machine.lock();
-        if let WorkerEvent::Fenced {
-            load,
-            phase: Phase::After,
-        } = event
-        {
-            machine.unfenced.remove(&load);
-        }
         if shared.io == IoMode::Serial {
             machine.completions.push(event);
         } else {
-            machine.root.handle_event(event);
+            machine.take(event);
             Self::execute(shared, &mut machine);
         }
         drop(machine);

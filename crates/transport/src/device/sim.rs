@@ -66,6 +66,8 @@ struct State {
     /// Calls that will panic: copies, and fences of each side.
     breaking_copies: u32,
     breaking_fences: [u32; 2],
+    /// Whether a call for a fence returns with the answer.
+    prompt: bool,
     /// Fences of each side.
     asked: [u64; 2],
     answered: [u64; 2],
@@ -197,6 +199,12 @@ impl SimDevice {
         self.injected.lock().owing[index(side)] = count;
     }
 
+    /// Lets every fence be over when the call for it returns, as one of an idle device may be. Not
+    /// together with [`hold`](Self::hold) or [`owe_fences`](Self::owe_fences).
+    pub fn answer_promptly(&self) {
+        self.injected.lock().prompt = true;
+    }
+
     /// Lets the next `count` fences of one side fail, without effect.
     pub fn fail_fences(&self, side: FenceSide, count: u32) {
         self.injected.lock().failing[index(side)] = count;
@@ -276,9 +284,15 @@ impl Device for SimDevice {
 
     fn fence(&self, side: FenceSide) -> Completion<Result<(), DeviceError>> {
         self.injected.lock().asked[index(side)] += 1;
-        let (promise, completion) = Completion::promised();
+        let (promise, mut completion) = Completion::promised();
         self.order(Order::Fence(side, promise));
         self.breaks(|state| &mut state.breaking_fences[index(side)]);
+        while self.injected.lock().prompt {
+            if let Some(Ok(answer)) = completion.now() {
+                return Completion::over(answer);
+            }
+            std::thread::yield_now();
+        }
         completion
     }
 

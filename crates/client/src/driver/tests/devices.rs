@@ -96,6 +96,23 @@ fn l04_a_load_is_reported_only_when_its_bytes_show_on_the_device() {
 }
 
 #[test]
+fn l04_blocks_behind_a_fence_that_was_over_at_once_are_free_again() {
+    let (source, nodes) = saved("hybrid");
+    for io in ["async", "serial"] {
+        let device = device(1);
+        device.answer_promptly();
+        let engine = engine("hybrid", io, &nodes, &device);
+        let worker = &engine.workers[0];
+        for request in ["first", "next"] {
+            engine.execute(&engine.order(request, &engine.tables(20, 32), TOKENS));
+            let (finished, failed, _) = worker.outcome(request);
+            assert_eq!((finished.len(), failed.len()), (1, 0), "{io} {request}");
+        }
+        assert!(is_loaded(&source.workers[0], worker, "hybrid"));
+    }
+}
+
+#[test]
 fn l04_a_load_begins_only_when_earlier_work_on_the_device_is_over() {
     let (source, nodes) = saved("hybrid");
     for (io, seed) in SEEDS.flat_map(|seed| [("async", seed), ("serial", seed)]) {
