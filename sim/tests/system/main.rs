@@ -8,5 +8,6 @@ mod integrity;
 mod isolation;
 mod node_process;
 mod restart;
+mod saves;
 mod streams;
 mod tile;
