@@ -66,7 +66,7 @@ pub struct NodeLimits {
     pub unpublished_bytes: u64,
     /// Bytes under lease, over all connections.
     pub leased_bytes: u64,
-    /// Bytes of objects that are being sent, over all connections. Beyond it: busy.
+    /// Bytes of objects that are being sent, over all connections. Beyond it they take turns.
     pub sending_bytes: u64,
     /// From the connection to the last byte of its HELLO.
     pub hello_timeout: Duration,

@@ -21,6 +21,7 @@ mod put;
 mod reply;
 mod requests;
 mod scrub;
+mod sending;
 mod shared;
 mod silence;
 mod writer;

@@ -26,6 +26,7 @@ use crate::data;
 use crate::error::StartError;
 use crate::listen::{Claim, Standing};
 use crate::scrub;
+use crate::sending::Sending;
 use crate::shared::{Shared, stopped};
 use crate::silence::Silences;
 
@@ -93,7 +94,7 @@ impl Node {
             clock: Clock::start(),
             counters: Counters::default(),
             unpublished: Budget::new(limits.unpublished_bytes),
-            sending: Budget::new(limits.sending_bytes),
+            sending: Sending::new(limits.sending_bytes),
             connections: AtomicU64::new(0),
             limits,
         });

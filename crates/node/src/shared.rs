@@ -14,6 +14,7 @@ use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::config::NodeLimits;
 use crate::counters::{Counters, entry};
+use crate::sending::Sending;
 
 /// One per node.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
     /// Bytes of objects in reception, or stored and not acknowledged yet.
     pub(crate) unpublished: Arc<Budget>,
     /// Bytes of objects that are being sent.
-    pub(crate) sending: Arc<Budget>,
+    pub(crate) sending: Sending,
     /// Connections that are open now.
     pub(crate) connections: AtomicU64,
 }
@@ -39,7 +40,7 @@ impl Shared {
             ("uptime_ms", self.clock.now().0 / 1_000_000),
             ("connections", self.connections.load(Ordering::Relaxed)),
             ("unpublished_bytes", self.unpublished.used()),
-            ("sending_bytes", self.sending.used()),
+            ("sending_bytes", self.sending.used_bytes()),
         ];
         numbers.append(&mut ram.entries());
         numbers.append(&mut disk.entries());

@@ -4,9 +4,6 @@
 //! `TESSERA_CRASH_ROUNDS` sets how often it is killed.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -138,47 +135,4 @@ async fn check(client: &Cluster, ledger: impl Iterator<Item = (&u64, &Known)>) {
     }
     assert_eq!(client.metrics().integrity_failures(), 0);
     assert_eq!(stat(client, "integrity_failures").await, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_flipped_bit_on_disk_is_a_miss_and_the_next_writer_replaces_it() {
-    let folder = folder();
-    let mut node = NodeProcess::start_on(folder.path(), 64);
-    let client = node.client();
-    // More than two segments: the first is sealed, and a start believes its footer.
-    let tiles: Vec<Tile> = (0..20).map(|number| Tile::new(number, 500_000)).collect();
-    for tile in &tiles {
-        assert_eq!(tile.save(&client, soon()).await, StoreOutcome::Stored);
-    }
-    client.shutdown().await;
-    node.kill();
-    let flipped = flip_bit(&folder.path().join("tessera.data"), &tiles[0].bytes[..64]);
-    assert_eq!(flipped, 1, "the object lies in the file once");
-
-    let node = NodeProcess::start_on(folder.path(), 64);
-    let client = node.client();
-    let outcome = tiles[0].load(&client, None, soon()).await;
-    assert_eq!(outcome, FetchOutcome::Missing);
-    assert_eq!(stat(&client, "disk_damaged").await, 1);
-    assert_eq!(stat(&client, "integrity_failures").await, 1);
-    assert_eq!(tiles[0].save(&client, soon()).await, StoreOutcome::Stored);
-    for tile in &tiles {
-        let outcome = tile.load(&client, None, soon()).await;
-        assert_eq!(outcome, FetchOutcome::Loaded);
-    }
-    client.shutdown().await;
-}
-
-/// Flips one bit of every copy of `needle`, unit by unit, and says how many there were.
-fn flip_bit(file: &Path, needle: &[u8]) -> usize {
-    const UNIT_BYTES: usize = 256;
-    let bytes = std::fs::read(file).expect("the data file");
-    let file = OpenOptions::new().write(true).open(file).expect("ours");
-    let places = (0..bytes.len()).step_by(UNIT_BYTES);
-    let places = places.filter(|at| bytes[*at..].starts_with(needle));
-    let flip = |at: usize| {
-        let flipped = file.write_all_at(&[needle[0] ^ 1], at as u64);
-        flipped.expect("a file that can be written");
-    };
-    places.map(flip).count()
 }

@@ -3,7 +3,9 @@
 
 mod cancel;
 mod crash;
+mod damage;
 mod deadline;
+mod full;
 mod integrity;
 mod isolation;
 mod node_process;
