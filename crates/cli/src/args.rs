@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tessera_client::NamespaceDigest;
 use tessera_node::Address;
 
 use crate::bench::floor;
-use crate::units::{Quota, parse_duration, parse_quota, parse_size};
+use crate::units::{Quota, parse_duration, parse_namespace, parse_quota, parse_size};
 
 /// Where a node listens, and where it is looked for, if nothing else is said.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:7421";
@@ -31,6 +32,8 @@ pub(crate) enum Command {
     Stat(StatArguments),
     /// Measure the round trip to a node
     Ping(PingArguments),
+    /// Remove everything that a node holds of one namespace, from memory and disk, for good
+    Drop(DropArguments),
     /// Read every object in data folders that no node uses, and compare it with its checksum
     Verify(VerifyArguments),
     /// Remove what a node that is over kept on disk: that of the local node, or what is named
@@ -108,6 +111,23 @@ pub(crate) struct PingArguments {
     /// Round trips
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `tessera drop`.
+#[derive(Debug, Args)]
+pub(crate) struct DropArguments {
+    /// The namespace: 64 hexadecimal digits, as engines log them
+    #[arg(value_parser = parse_namespace)]
+    pub(crate) namespace: NamespaceDigest,
+    /// HOST:PORT or unix:/PATH; with several nodes, drop it on each
+    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    pub(crate) node: Address,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
     /// One JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -196,6 +216,7 @@ mod tests {
             ("tessera node --ram 4GiB --quota a=1", "512MiB"),
             ("tessera node --ram 4GiB --quota =1GiB", "team-a=4GiB"),
             ("tessera stat --node unix:relative", "unix:/run"),
+            ("tessera drop 12ab", "64 hexadecimal digits"),
         ] {
             let refused = Arguments::try_parse_from(line.split(' ')).expect_err(line);
             assert!(refused.to_string().contains(example), "{refused}");

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use tessera_client::NamespaceDigest;
+
 const BYTE_UNITS: [(&str, u64); 5] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -40,6 +42,20 @@ pub(crate) fn parse_quota(text: &str) -> Result<Quota, String> {
     };
     let bytes = parse_size(size)?;
     Ok(((name != "*").then(|| name.to_owned()), bytes))
+}
+
+/// The digest of a namespace, or a message that says how it is written.
+pub(crate) fn parse_namespace(text: &str) -> Result<NamespaceDigest, String> {
+    let message = || "a namespace is named by 64 hexadecimal digits, as engines log it".to_owned();
+    let digits = text.as_bytes();
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(message());
+    }
+    let mut digest = [0; 32];
+    for (byte, at) in digest.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_error| message())?;
+    }
+    Ok(NamespaceDigest(digest))
 }
 
 /// A duration such as `300s`, `250ms`, `5m` or `1h`, or a message that names the units.

@@ -23,6 +23,9 @@ pub struct StoreConfig {
     pub leases: LeaseLimits,
     /// What tenants may hold.
     pub tenants: TenantLimits,
+    /// Seconds from the start of 1970 to the instant 0 of this store: what is kept across starts is
+    /// stamped with the time.
+    pub epoch_s: u32,
     /// Threads that fault the arena in at start.
     pub fault_threads: usize,
 }
@@ -86,6 +89,7 @@ impl StoreConfig {
                 owner_leases_max: 4_096,
             },
             tenants: TenantLimits::default(),
+            epoch_s: 0,
             fault_threads: 2,
         }
     }

@@ -6,9 +6,10 @@
 
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
-use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader, Reader};
+use tessera_proto::{Instant, OBJECT_HEADER_BYTES, ObjectHeader};
 
 use crate::arena::Arena;
 use crate::config::{StoreConfig, StoreError};
@@ -17,6 +18,7 @@ use crate::index::Index;
 use crate::leases::{Lease, Leases};
 use crate::slots::{SlotId, Slots};
 use crate::space::Space;
+use crate::stamp::{read_stamped, stamped};
 use crate::stat::{Count, Counters};
 use crate::state::{Kind, Queue, State};
 use crate::tenants::{Readers, Tenants};
@@ -32,6 +34,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) readers: Readers,
     pub(crate) space: Mutex<Space>,
+    /// Of the latest time that was told, since the start.
+    seconds: AtomicU32,
     arena: Arena,
 }
 
@@ -52,6 +56,7 @@ impl Core {
             index: Index::new(),
             leases: Leases::new(),
             counters: Counters::default(),
+            seconds: AtomicU32::new(0),
             arena,
         })
     }
@@ -73,10 +78,25 @@ impl Core {
         (self.arena.address(offset, length), length)
     }
 
-    /// Writes the header of an extent that is reserved in the caller's name.
-    pub(crate) fn write_header(&self, slot: SlotId, header: &ObjectHeader) {
-        let mut bytes = Vec::with_capacity(OBJECT_HEADER_BYTES);
-        header.encode(&mut bytes);
+    /// Learns what time it is. A clock that went back is not believed.
+    pub(crate) fn note(&self, now: Instant) {
+        let seconds = u32::try_from(now.0 / 1_000_000_000).unwrap_or(u32::MAX);
+        // Most calls find it noted, and leave the line shared.
+        if self.seconds.load(Ordering::Relaxed) < seconds {
+            self.seconds.fetch_max(seconds, Ordering::Relaxed);
+        }
+    }
+
+    /// Seconds since the start of 1970.
+    pub(crate) fn now_s(&self) -> u32 {
+        let seconds = self.seconds.load(Ordering::Relaxed);
+        self.config.epoch_s.saturating_add(seconds)
+    }
+
+    /// Writes the header of an extent that is reserved in the caller's name, whose object was
+    /// stored in second `stored_s`.
+    pub(crate) fn write_header(&self, slot: SlotId, header: &ObjectHeader, stored_s: u32) {
+        let bytes = stamped(header, stored_s);
         assert_eq!(bytes.len(), OBJECT_HEADER_BYTES);
         let to = self.header_address(slot).as_ptr();
         // SAFETY: the range is inside the arena and in our reserved extent, beyond the payload,
@@ -92,11 +112,10 @@ impl Core {
         // and the caller keeps it from being given away.
         let bytes = unsafe { slice::from_raw_parts(from, OBJECT_HEADER_BYTES) };
         let record = &self.slots[slot];
-        ObjectHeader::read(&mut Reader::new(bytes))
-            .ok()
-            .filter(|header| {
-                header.id() == record.id() && header.length_bytes == u64::from(record.measure.get())
-            })
+        let header = read_stamped(bytes).map(|(header, _)| header);
+        header.filter(|header| {
+            header.id() == record.id() && header.length_bytes == u64::from(record.measure.get())
+        })
     }
 
     /// Gives back a reserved extent.

@@ -26,6 +26,8 @@
 //! | `index.rs` | ids to records |
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
 //! | `leases.rs` | who holds what until when |
+//! | `drops.rs` | how a namespace leaves memory |
+//! | `stamp.rs` | the header as it is kept |
 //! | `arena.rs` | the memory |
 //! | `invariants.rs` | what must never be found |
 
@@ -33,6 +35,7 @@ mod arena;
 mod config;
 mod core;
 mod disk;
+mod drops;
 mod extents;
 #[cfg(feature = "fault-injection")]
 mod fault;
@@ -46,6 +49,7 @@ mod leases;
 mod ram;
 mod slots;
 mod space;
+mod stamp;
 mod stat;
 mod state;
 mod store;
@@ -57,6 +61,7 @@ pub use disk::{
     DiskTier, Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, RawDisk, Scrub,
     ScrubStep, Transfer, UringDisk, WritePolicy, verify,
 };
+pub use drops::Dropped;
 pub use guard::{ReadPin, WriteExtent};
 pub use leases::OwnerId;
 pub use ram::{Acquired, Published, RamStore, ReserveRefusal};

@@ -135,31 +135,35 @@ impl RamStore {
         now: Instant,
     ) -> Published {
         self.expire(now);
-        match self.enter(extent, id, header, State::new(Kind::Stored)) {
+        let state = (State::new(Kind::Stored), self.now_s());
+        match self.enter(extent, id, header, state) {
             Ok(_) => Published::Stored,
             Err(published) => published,
         }
     }
 
-    /// Publishes an object with a pin on it, so that it cannot leave before the caller is done.
+    /// Publishes an object with a pin on it, so that it cannot leave before the caller is done. It
+    /// was stored in second `stored_s`, here or on a disk.
     pub(crate) fn publish_pinned(
         &self,
         extent: WriteExtent,
         id: ObjectId,
         header: ObjectHeader,
+        stored_s: u32,
     ) -> Result<ReadPin, Published> {
-        let slot = self.enter(extent, id, header, State::stored_and_pinned())?;
+        let state = (State::stored_and_pinned(), stored_s);
+        let slot = self.enter(extent, id, header, state)?;
         self.core.counters.pins.add(1);
         Ok(ReadPin::new(Arc::clone(&self.core), slot, header))
     }
 
-    /// Makes an extent an object. The error says why it is none.
+    /// Makes an extent an object, stored in second `stored_s`. The error says why it is none.
     fn enter(
         &self,
         extent: WriteExtent,
         id: ObjectId,
         header: ObjectHeader,
-        state: State,
+        (state, stored_s): (State, u32),
     ) -> Result<SlotId, Published> {
         let core = &self.core;
         if header.id() != id || header.length_bytes != extent.len() as u64 {
@@ -167,8 +171,12 @@ impl RamStore {
         }
         let slot = extent.into_slot(core).ok_or(Published::Mismatch)?;
         core.slots[slot].set_id(&id);
-        core.write_header(slot, &header);
+        core.write_header(slot, &header, stored_s);
         let mut space = core.space.lock();
+        if space.dropping.contains(&header.namespace) {
+            space.give_back(&core.slots, slot);
+            return Err(Published::Stored); // Until it was dropped, now.
+        }
         if space.publish(&core.slots, &core.index, slot, (header.tenant, state)) {
             return Ok(slot);
         }
@@ -199,6 +207,11 @@ impl RamStore {
             self.count_miss();
         }
         found
+    }
+
+    /// Seconds since the start of 1970, by the latest time that was told.
+    pub(crate) fn now_s(&self) -> u32 {
+        self.core.now_s()
     }
 
     /// Counts a read that relies on a lease which has ended.
@@ -331,6 +344,7 @@ impl RamStore {
 
     /// Ends every lease whose deadline has come. Returns how many.
     pub fn expire(&self, now: Instant) -> u64 {
+        self.core.note(now);
         let due = self.core.leases.end_due(now);
         let ended = due.len() as u64;
         if ended > 0 {

@@ -12,9 +12,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tessera_proto::message::Presence;
-use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, TenantTag, WriteId};
+use tessera_proto::{
+    Instant, LeaseId, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId,
+};
 
 use crate::disk::{DiskStat, DiskTier, Fetched, Scrub};
+use crate::drops::Dropped;
 use crate::guard::WriteExtent;
 use crate::leases::OwnerId;
 use crate::ram::{Acquired, Published, RamStore, ReserveRefusal};
@@ -195,6 +198,21 @@ impl Store {
         match &self.disk {
             None => done(self.ram.remove(&id, write)),
             Some(disk) => disk.remove(id, write, Box::new(done)),
+        }
+    }
+
+    /// Drops a namespace: removes every object of it that was stored before, for good and from both
+    /// tiers, and tells `done` what that was, once no later start of the store can find any. Walks
+    /// over everything in memory, and so takes up to a second. What is stored meanwhile is dropped
+    /// with the rest.
+    pub fn drop_namespace(
+        &self,
+        namespace: NamespaceDigest,
+        done: impl FnOnce(Dropped) + Send + Sync + 'static,
+    ) {
+        match &self.disk {
+            None => done(self.ram.drop_namespace(namespace)),
+            Some(disk) => disk.drop_namespace(namespace, Box::new(done)),
         }
     }
 

@@ -190,7 +190,7 @@ impl DiskTier {
         let mut held: HashMap<ObjectId, RecordId> = HashMap::new();
         let mut items = Vec::with_capacity(ids.len());
         for id in ids {
-            let record = directory.records.find(id);
+            let record = directory.find(id);
             let length_bytes = record.map_or(0, |record| {
                 u64::from(directory.records.location(record).length_bytes)
             });

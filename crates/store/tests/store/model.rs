@@ -12,7 +12,7 @@ use tessera_store::{
     TenantLimits,
 };
 
-use crate::sample::{id, put};
+use crate::sample::{NAMESPACE_SHIFT, id, namespace_of, put};
 
 const LIMITS: LeaseLimits = LeaseLimits {
     ttl_ns_max: 40,
@@ -53,13 +53,21 @@ enum Step {
     LoseOwner {
         owner: u64,
     },
+    Drop {
+        key: u64,
+    },
     Wait {
         nanos: u64,
     },
 }
 
+/// Keys of two namespaces.
+fn keyed(number: u64) -> u64 {
+    number | (number % 2) << NAMESPACE_SHIFT
+}
+
 fn step() -> impl Strategy<Value = Step> {
-    let key = || 0..24_u64;
+    let key = || (0..24_u64).prop_map(keyed);
     let keys = || prop::collection::vec(key(), 1..6);
     let which = || any::<prop::sample::Index>();
     let length = prop_oneof![4 => 1..3_000_u64, 2 => 60_000..70_000_u64, 1 => 90_000..200_000_u64];
@@ -74,6 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (which(), prop::option::of(keys()))
             .prop_map(|(which, keys)| Step::Release { which, keys }),
         1 => (0..3_u64).prop_map(|owner| Step::LoseOwner { owner }),
+        1 => key().prop_map(|key| Step::Drop { key }),
         2 => (1..30_u64).prop_map(|nanos| Step::Wait { nanos }),
     ]
 }
@@ -107,6 +116,7 @@ impl Model {
             max_object_bytes: 160_000,
             leases: LIMITS,
             tenants: TenantLimits::default(),
+            epoch_s: 0,
             fault_threads: 1,
         };
         Self {
@@ -150,6 +160,17 @@ impl Model {
                 let lost = self.leases.extract_if(.., |lease| lease.owner == owner);
                 let holds = lost.map(|lease| lease.holds.len() as u64).sum::<u64>();
                 assert_eq!(self.store.release_owner(OwnerId(owner)), holds);
+            }
+            Step::Drop { key } => {
+                let mut there = 0;
+                self.objects.retain(|other, (_, length)| {
+                    let stays = namespace_of(*other) != namespace_of(key);
+                    let found = self.store.contains(&id(*other));
+                    there += if !stays && found { *length } else { 0 };
+                    stays
+                });
+                let dropped = self.store.drop_namespace(namespace_of(key));
+                assert_eq!(dropped.ram_bytes, there);
             }
             Step::Wait { nanos } => {
                 self.now = self.now.after_nanos(nanos);
@@ -342,8 +363,8 @@ proptest! {
         }
         model.pins.clear();
         model.store.expire(Instant::NEVER);
-        for key in 0..24 {
-            model.store.remove(&id(key), None);
+        for number in 0..24 {
+            model.store.remove(&id(keyed(number)), None);
         }
         model.store.check_invariants();
         let stat = model.store.stat();

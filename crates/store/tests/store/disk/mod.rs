@@ -6,6 +6,7 @@
 
 mod conformance;
 mod crash;
+mod drops;
 mod eviction;
 mod faults;
 mod folders;

@@ -8,25 +8,30 @@ use proptest::prelude::*;
 use tessera_store::{DiskConfig, Published, Store, WritePolicy};
 
 use super::memory::MemoryDisk;
-use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, put, remove, try_open};
-use crate::sample::id;
+use super::support::{
+    KIB, MIB, SEGMENT, config, drop_namespace, empty_ram, get, put, remove, try_open,
+};
+use crate::sample::{NAMESPACE_SHIFT, id, namespace_of};
 
 #[derive(Clone, Debug)]
 enum Step {
     Put(u64, u64),
     Get(u64),
     Remove(u64),
+    Drop(u64),
     EmptyRam(u64),
     Restart,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let key = 0..12_u64;
+    // Of two namespaces.
+    let key = (0..12_u64).prop_map(|number| number | (number % 2) << NAMESPACE_SHIFT);
     let length = prop_oneof![1..600_u64, 1..(20 * KIB), (60 * KIB)..(90 * KIB)];
     prop_oneof![
         6 => (key.clone(), length).prop_map(|(key, length)| Step::Put(key, length)),
         6 => key.clone().prop_map(Step::Get),
         2 => key.clone().prop_map(Step::Remove),
+        1 => key.clone().prop_map(Step::Drop),
         3 => key.prop_map(Step::EmptyRam),
         1 => Just(Step::Restart),
     ]
@@ -69,6 +74,14 @@ fn run(steps: &[Step], segments: u64, back: bool, roomy: bool) {
                 let known = model.remove(key).is_some();
                 assert!(gone == known || (!roomy && known));
                 assert!(!store.contains(&id(*key)));
+            }
+            Step::Drop(key) => {
+                let before = model.len();
+                model.retain(|other, _| namespace_of(*other) != namespace_of(*key));
+                let known = (before - model.len()) as u64;
+                let dropped = drop_namespace(&store, *key);
+                assert!(dropped.disk_objects <= known);
+                assert!(dropped.disk_objects == known || !roomy || back);
             }
             Step::EmptyRam(key) => empty_ram(&store, &[*key]),
             Step::Restart => {
