@@ -67,6 +67,7 @@ fn ram(config: &NodeConfig) -> StoreConfig {
     wanted.leases.store_bytes_max = limits.leased_bytes;
     wanted.leases.owner_bytes_max = limits.own_leased_bytes();
     wanted.tenants = config.tenants.clone();
+    wanted.lifetimes = config.lifetimes.clone();
     wanted.epoch_s = epoch_s();
     wanted.fault_threads = available_parallelism().map_or(1, usize::from);
     wanted

@@ -6,11 +6,12 @@
 
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tessera_proto::{Instant, OBJECT_HEADER_BYTES, ObjectHeader};
+use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader};
 
+use crate::ages::Ages;
 use crate::arena::Arena;
 use crate::config::{StoreConfig, StoreError};
 use crate::geometry::Geometry;
@@ -34,8 +35,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) readers: Readers,
     pub(crate) space: Mutex<Space>,
-    /// Of the latest time that was told, since the start.
-    seconds: AtomicU32,
+    pub(crate) ages: Arc<Ages>,
     arena: Arena,
 }
 
@@ -45,6 +45,7 @@ impl Core {
         let length_bytes = geometry.payload_offset(geometry.units());
         let arena = Arena::map(length_bytes, config.fault_threads)?;
         let slots = Slots::new(geometry.units());
+        let ages = Ages::new(config.epoch_s, &config.lifetimes);
         let (readers, bytes) = (Readers::new(), geometry.bytes(geometry.units()));
         let tenants = Tenants::new(config.tenants.clone(), bytes, readers.clone());
         Ok(Self {
@@ -56,7 +57,7 @@ impl Core {
             index: Index::new(),
             leases: Leases::new(),
             counters: Counters::default(),
-            seconds: AtomicU32::new(0),
+            ages: Arc::new(ages),
             arena,
         })
     }
@@ -78,21 +79,6 @@ impl Core {
         (self.arena.address(offset, length), length)
     }
 
-    /// Learns what time it is. A clock that went back is not believed.
-    pub(crate) fn note(&self, now: Instant) {
-        let seconds = u32::try_from(now.0 / 1_000_000_000).unwrap_or(u32::MAX);
-        // Most calls find it noted, and leave the line shared.
-        if self.seconds.load(Ordering::Relaxed) < seconds {
-            self.seconds.fetch_max(seconds, Ordering::Relaxed);
-        }
-    }
-
-    /// Seconds since the start of 1970.
-    pub(crate) fn now_s(&self) -> u32 {
-        let seconds = self.seconds.load(Ordering::Relaxed);
-        self.config.epoch_s.saturating_add(seconds)
-    }
-
     /// Writes the header of an extent that is reserved in the caller's name, whose object was
     /// stored in second `stored_s`.
     pub(crate) fn write_header(&self, slot: SlotId, header: &ObjectHeader, stored_s: u32) {
@@ -105,17 +91,37 @@ impl Core {
     }
 
     /// Reads the header of an object that the caller holds, or keeps in the index by the space
-    /// lock. None if the bytes are not the header of this object any more: memory was damaged.
+    /// lock or that of a shard. None if the bytes are not the header of this object any more:
+    /// memory was damaged.
     pub(crate) fn read_header(&self, slot: SlotId) -> Option<ObjectHeader> {
+        self.read_stamped(slot).map(|(header, _)| header)
+    }
+
+    /// The same, with the second in which the object was stored.
+    fn read_stamped(&self, slot: SlotId) -> Option<(ObjectHeader, u32)> {
         let from = self.header_address(slot).as_ptr();
         // SAFETY: the range is inside the arena; the object was published, so nobody writes it,
         // and the caller keeps it from being given away.
         let bytes = unsafe { slice::from_raw_parts(from, OBJECT_HEADER_BYTES) };
         let record = &self.slots[slot];
-        let header = read_stamped(bytes).map(|(header, _)| header);
-        header.filter(|header| {
+        read_stamped(bytes).filter(|(header, _)| {
             header.id() == record.id() && header.length_bytes == u64::from(record.measure.get())
         })
+    }
+
+    /// Whether the time of an object is over, which the caller keeps as for
+    /// [`read_header`](Self::read_header). One that is damaged is not: that is found out elsewhere.
+    pub(crate) fn is_over(&self, slot: SlotId) -> bool {
+        if self.ages.is_endless() {
+            return false;
+        }
+        let kept = self.read_stamped(slot);
+        kept.is_some_and(|(header, stored_s)| self.ages.is_over(header.tenant, stored_s))
+    }
+
+    /// Whether nobody finds an object any more because its time is over.
+    pub(crate) fn is_gone(&self, slot: SlotId) -> bool {
+        self.is_over(slot) && self.slots[slot].state().leases() == 0
     }
 
     /// Gives back a reserved extent.

@@ -83,6 +83,7 @@ impl Store {
         now: Instant,
         done: impl FnOnce(Published) + Send + 'static,
     ) {
+        self.ram.note(now);
         match &self.disk {
             None => done(self.ram.publish(extent, id, header, now)),
             Some(disk) => disk.publish(extent, id, header, Box::new(done)),
@@ -113,6 +114,7 @@ impl Store {
         now: Instant,
         done: impl FnOnce(Fetched) + Send + 'static,
     ) {
+        self.ram.note(now);
         let Some(disk) = &self.disk else {
             let pin = self.ram.pin(&id, lease, now);
             return done(pin.map_or(Fetched::Missing, Fetched::Found));

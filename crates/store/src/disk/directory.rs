@@ -6,8 +6,9 @@
 //! Invariants: an object that the tier took over is in `pending` and pinned in RAM until it is in
 //! the index; what is removed here is in neither, and a removal is queued behind every write of
 //! the object that went before it, a drop behind every write of its namespace; a segment is reused
-//! only when nobody reads it. A record of a dropped namespace stays in the tables until somebody
-//! looks for it or its segment leaves: only [`Directory::find`] may be asked whether one is there.
+//! only when nobody reads it. A record whose namespace was dropped or whose time is over stays in
+//! the tables until somebody looks for it or its segment leaves: only [`Directory::find`] may be
+//! asked whether one is there.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::leases::{DiskLease, DiskLeases};
 use super::namespaces::{Namespaces, Sums};
 use super::records::{Location, Place, RecordId, Records, write_tag};
 use super::tier::{Done, Waiter};
+use crate::ages::Ages;
 use crate::guard::ReadPin;
 
 /// What a segment is.
@@ -118,6 +120,9 @@ impl Drop for OnLast {
 pub(crate) struct Directory {
     pub(crate) records: Records,
     pub(crate) namespaces: Namespaces,
+    ages: Arc<Ages>,
+    /// Objects that were found to be over.
+    pub(crate) expired: u64,
     pub(crate) disks: Vec<DiskState>,
     pub(crate) pending: HashMap<ObjectId, Pending>,
     pub(crate) flights: HashMap<ObjectId, Flight>,
@@ -130,7 +135,11 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    pub(crate) fn new(records_max: u32, layouts: impl Iterator<Item = Layout>) -> Self {
+    pub(crate) fn new(
+        ages: Arc<Ages>,
+        records_max: u32,
+        layouts: impl Iterator<Item = Layout>,
+    ) -> Self {
         let free = Segment {
             used: Use::Free,
             sequence: 0,
@@ -148,6 +157,8 @@ impl Directory {
         Self {
             records: Records::new(records_max),
             namespaces: Namespaces::default(),
+            ages,
+            expired: 0,
             disks: layouts.map(disk).collect(),
             pending: HashMap::new(),
             flights: HashMap::new(),
@@ -181,15 +192,38 @@ impl Directory {
     pub(crate) fn find(&mut self, id: &ObjectId) -> Option<RecordId> {
         let record = self.records.find(id)?;
         if self.is_gone(record) {
-            self.kill(record);
+            self.bury(record);
             return None;
         }
         Some(record)
     }
 
+    /// Kills the record of an object that is gone.
+    pub(crate) fn bury(&mut self, record: RecordId) {
+        self.expired += u64::from(!self.is_dropped(record));
+        self.kill(record);
+    }
+
     /// Whether nobody finds the object of a record any more.
     pub(crate) fn is_gone(&self, record: RecordId) -> bool {
-        self.records.is_dead(record) || self.is_dropped(record)
+        self.records.is_dead(record)
+            || self.is_dropped(record)
+            || self.is_over(record) && !self.records.is_held(record)
+    }
+
+    /// Whether no object is ever over.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.ages.is_endless()
+    }
+
+    /// Whether the time of the object of a living record is over: no lease is given on it.
+    pub(crate) fn is_over(&self, record: RecordId) -> bool {
+        if self.ages.is_endless() {
+            return false;
+        }
+        let location = self.records.location(record);
+        let tenant = self.namespaces.name(location.namespace).tenant;
+        self.ages.is_over(tenant, location.stored_s)
     }
 
     fn is_dropped(&self, record: RecordId) -> bool {

@@ -225,9 +225,9 @@ impl Writer<'_> {
                 }
                 if !directory.is_gone(*record) {
                     self.shared.counters.evictions.add(1);
-                }
-                if !directory.records.is_dead(*record) {
                     directory.kill(*record);
+                } else if !directory.records.is_dead(*record) {
+                    directory.bury(*record);
                 }
                 directory.records.unlist(*record);
             }

@@ -191,6 +191,8 @@ impl DiskTier {
         let mut items = Vec::with_capacity(ids.len());
         for id in ids {
             let record = directory.find(id);
+            // Also if another lease keeps it: else it could be kept for ever.
+            let record = record.filter(|record| !directory.is_over(*record));
             let length_bytes = record.map_or(0, |record| {
                 u64::from(directory.records.location(record).length_bytes)
             });

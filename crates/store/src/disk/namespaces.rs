@@ -101,8 +101,8 @@ impl Namespaces {
     }
 
     /// Which namespace a number is.
-    pub(crate) fn digest(&self, id: NamespaceId) -> NamespaceDigest {
-        self.all[id.0 as usize].name.digest
+    pub(crate) fn name(&self, id: NamespaceId) -> NamespaceName {
+        self.all[id.0 as usize].name
     }
 
     /// Whether the objects of a number are gone.

@@ -107,10 +107,11 @@ impl DiskTier {
             })?);
         }
         let layouts = opened.iter().map(|disk| disk.superblock.layout);
+        let ages = ram.ages();
         let shared = Shared {
             ram,
             write: config.write,
-            directory: Mutex::new(Directory::new(config.objects_max, layouts)),
+            directory: Mutex::new(Directory::new(ages, config.objects_max, layouts)),
             counters: DiskCounters::default(),
             work: disks.iter().map(|_| Condvar::new()).collect(),
             asked: disks.iter().map(|_| Condvar::new()).collect(),

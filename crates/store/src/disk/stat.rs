@@ -89,6 +89,8 @@ disk_stat! {
     reinserted_bytes,
     /// Objects removed by request, one by one or with their namespace.
     removed,
+    /// Objects that were met after their time.
+    expired,
     /// Objects whose bytes did not verify; they are not found any more.
     damaged,
     /// Reads that failed.

@@ -174,7 +174,7 @@ impl DiskTier {
         let flight = Flight {
             ticket,
             write: location.write,
-            namespace: directory.namespaces.digest(location.namespace),
+            namespace: directory.namespaces.name(location.namespace).digest,
             waiters,
         };
         directory.flights.insert(id, flight);
@@ -226,8 +226,10 @@ impl DiskTier {
         let on_disk = record.is_some() || pending.is_some();
         let gone = in_ram || on_disk;
         let last = Arc::new(OnLast(Some(Box::new(move || done(gone)))));
-        if on_disk {
-            shared.counters.removed.add(1);
+        shared.counters.removed.add(u64::from(on_disk));
+        // One whose time is over may have left the index only, and a start whose clock went back
+        // would find it.
+        if on_disk || !directory.is_endless() {
             for (disk, work) in directory.disks.iter_mut().zip(&shared.work) {
                 if !disk.fenced {
                     let done = Arc::clone(&last);
@@ -274,6 +276,7 @@ impl DiskTier {
             reinserted: counters.reinserted.get(),
             reinserted_bytes: counters.reinserted_bytes.get(),
             removed: counters.removed.get(),
+            expired: directory.expired,
             damaged: counters.damaged.get(),
             read_errors: counters.read_errors.get(),
             fenced: counters.fenced.get(),

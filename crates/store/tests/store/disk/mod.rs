@@ -8,6 +8,7 @@ mod conformance;
 mod crash;
 mod drops;
 mod eviction;
+mod expiry;
 mod faults;
 mod folders;
 mod format;
