@@ -8,4 +8,5 @@ mod hostile;
 mod moves;
 mod proxy;
 mod raw;
+mod sources;
 mod worker;
