@@ -228,6 +228,8 @@ impl Connection {
             self.shared.counters.refused_busy_in_flight.count();
             self.receiver.body(deadline).await?;
             self.receiver.payload_discard(deadline).await?;
+            let received = &self.shared.counters.received_bytes;
+            received.add(header.payload_bytes);
             let message = "more requests in flight than HELLO agreed: wait for answers";
             let refusal = Answer::refusal(header.request, Refusal::Busy, message);
             room.send(Queued::Answer(refusal));

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tessera_proto::Kind;
 use tessera_proto::message::{
-    Acquire, AcquireAnswer, Drop as DropNamespace, DropAnswer, Get, Ping, Release, ReleaseAnswer,
-    Remove, RemoveAnswer, Stat, StatAnswer,
+    Acquire, AcquireAnswer, AcquireItem, Drop as DropNamespace, DropAnswer, Get, Ping, Presence,
+    Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
 };
 use tessera_store::OwnerId;
 
@@ -75,6 +75,9 @@ pub(crate) fn answer(
 
 fn acquire(shared: &Shared, owner: OwnerId, acquire: &Acquire) -> AcquireAnswer {
     shared.counters.requests_acquire.count();
+    if acquire.bytes_max == 0 {
+        return probe(shared, acquire);
+    }
     let ttl_ns = u64::from(acquire.lease_ms) * 1_000_000;
     let now = shared.clock.now();
     let acquired = shared
@@ -86,6 +89,22 @@ fn acquire(shared: &Shared, owner: OwnerId, acquire: &Acquire) -> AcquireAnswer 
         lease: acquired.lease,
         lease_ms,
         items: acquired.items,
+    }
+}
+
+/// An ACQUIRE that wants no lease: says what is here, and leaves leases and their numbers alone.
+fn probe(shared: &Shared, acquire: &Acquire) -> AcquireAnswer {
+    let item = |id| AcquireItem {
+        presence: match shared.store.contains(id) {
+            true => Presence::Refused,
+            false => Presence::Missing,
+        },
+        length_bytes: 0,
+    };
+    AcquireAnswer {
+        lease: None,
+        lease_ms: 0,
+        items: acquire.ids.iter().map(item).collect(),
     }
 }
 

@@ -10,5 +10,6 @@ mod integrity;
 mod isolation;
 mod node_process;
 mod restart;
+mod saves;
 mod streams;
 mod tile;

@@ -103,8 +103,13 @@ impl NodeProcess {
 
     /// A client of this node, as patient as an engine would have it.
     pub(crate) fn client(&self) -> Cluster {
+        self.client_on(&Handle::current())
+    }
+
+    /// Such a client on a runtime of somebody else.
+    pub(crate) fn client_on(&self, runtime: &Handle) -> Cluster {
         let config = ClusterConfig::new(vec![NodeSpec::new(self.address.clone())]);
-        Cluster::start(config, &Handle::current())
+        Cluster::start(config, runtime)
     }
 
     /// Flips one bit of every copy of `needle`, eight bytes aligned, in the memory of the process,

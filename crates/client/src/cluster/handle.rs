@@ -124,6 +124,12 @@ impl Cluster {
         acquire::run(&self.0.nodes, &self.0.ring, &ids, request, deadline).await
     }
 
+    /// Which of `ids` are stored, as far as their nodes say so by `deadline`: one request a node,
+    /// all at once. Nothing is leased: a hint for whoever would store them, and no promise.
+    pub async fn probe(&self, ids: Vec<ObjectId>, deadline: Instant) -> Vec<bool> {
+        acquire::probe(&self.0.nodes, &self.0.ring, &ids, deadline).await
+    }
+
     /// Loads one object into `lent` and verifies it there, under `lease` if there is one. The
     /// memory comes back with the outcome, when nothing can write it any more; a dropped future
     /// frees it after its last write.
