@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tessera_proto::limits;
-use tessera_store::{TenantLimits, WritePolicy};
+use tessera_store::{Lifetimes, TenantLimits, WritePolicy};
 use tessera_transport::Address;
 
 use crate::error::StartError;
@@ -30,6 +30,8 @@ pub struct NodeConfig {
     pub data: Option<DataConfig>,
     /// How much of memory tenants may hold.
     pub tenants: TenantLimits,
+    /// How long objects are found.
+    pub lifetimes: Lifetimes,
     /// Allows an address that other machines can reach and a folder that other users can enter.
     pub insecure: bool,
     /// Held while the node runs; a unix socket has one of its own if none is given.
@@ -87,6 +89,7 @@ impl NodeConfig {
             ram_bytes,
             data: None,
             tenants: TenantLimits::default(),
+            lifetimes: Lifetimes::default(),
             insecure: false,
             lock: None,
             idle_exit: None,
@@ -104,6 +107,19 @@ pub(crate) fn check_tenants(limits: &TenantLimits) -> Result<(), StartError> {
     if names.len() > TENANTS_NAMED_MAX {
         let message = "more than 128 tenants have a quota: let others share one, with `*=SIZE`";
         return Err(StartError::Limits(message));
+    }
+    Ok(())
+}
+
+/// What lifetimes must fulfil.
+pub(crate) fn check_lifetimes(lifetimes: &Lifetimes) -> Result<(), StartError> {
+    let names: BTreeSet<_> = lifetimes.named.iter().map(|(name, _)| name).collect();
+    if names.len() < lifetimes.named.len() {
+        return Err(StartError::Limits("a tenant has two lifetimes: give one"));
+    }
+    let all = lifetimes.named.iter().map(|(_, ttl_s)| *ttl_s);
+    if all.chain(lifetimes.others).any(|ttl_s| ttl_s == 0) {
+        return Err(StartError::Limits("objects live at least a second"));
     }
     Ok(())
 }

@@ -73,6 +73,8 @@ counters! {
     requests_release,
     /// REMOVE requests.
     requests_remove,
+    /// DROP requests.
+    requests_drop,
     /// STAT requests.
     requests_stat,
     /// PING requests.

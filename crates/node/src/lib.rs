@@ -30,7 +30,7 @@ pub use config::{DataConfig, NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
 pub use offline::{remove, verify};
-pub use tessera_store::{DiskReport, FolderError, TenantLimits, WritePolicy};
+pub use tessera_store::{DiskReport, FolderError, Lifetimes, TenantLimits, WritePolicy};
 pub use tessera_transport::{Address, AddressError};
 
 /// The store without a node around it, for those who measure it.

@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::budget::Budget;
 use crate::clock::Clock;
-use crate::config::{NodeConfig, check_tenants};
+use crate::config::{NodeConfig, check_lifetimes, check_tenants};
 use crate::connection;
 use crate::counters::Counters;
 use crate::data;
@@ -70,6 +70,7 @@ impl Node {
     pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         config.limits.check(config.ram_bytes)?;
         check_tenants(&config.tenants)?;
+        check_lifetimes(&config.lifetimes)?;
         let mut claim = Claim::take(&config)?;
         let wanted = config.listen.to_string();
         let bind = |source| StartError::Bind {

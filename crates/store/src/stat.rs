@@ -58,6 +58,7 @@ pub(crate) struct Counters {
     pub(crate) refused_too_large: Count,
     pub(crate) damaged: Count,
     pub(crate) late_reads: Count,
+    pub(crate) expired: Count,
     pub(crate) pins: Count,
     pub(crate) leased_bytes: Count,
     /// Objects of all leases, each counted for each lease.
@@ -125,6 +126,8 @@ store_stat! {
     leases_expired,
     /// Reads that named a lease which had ended; they were answered if the object was there.
     late_reads,
+    /// Objects that were looked for after their time and removed.
+    expired,
     /// Objects whose own header was found damaged; they were removed.
     damaged,
 }

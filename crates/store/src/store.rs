@@ -12,9 +12,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tessera_proto::message::Presence;
-use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, TenantTag, WriteId};
+use tessera_proto::{
+    Instant, LeaseId, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId,
+};
 
 use crate::disk::{DiskStat, DiskTier, Fetched, Scrub};
+use crate::drops::Dropped;
 use crate::guard::WriteExtent;
 use crate::leases::OwnerId;
 use crate::ram::{Acquired, Published, RamStore, ReserveRefusal};
@@ -80,6 +83,7 @@ impl Store {
         now: Instant,
         done: impl FnOnce(Published) + Send + 'static,
     ) {
+        self.ram.note(now);
         match &self.disk {
             None => done(self.ram.publish(extent, id, header, now)),
             Some(disk) => disk.publish(extent, id, header, Box::new(done)),
@@ -110,6 +114,7 @@ impl Store {
         now: Instant,
         done: impl FnOnce(Fetched) + Send + 'static,
     ) {
+        self.ram.note(now);
         let Some(disk) = &self.disk else {
             let pin = self.ram.pin(&id, lease, now);
             return done(pin.map_or(Fetched::Missing, Fetched::Found));
@@ -195,6 +200,21 @@ impl Store {
         match &self.disk {
             None => done(self.ram.remove(&id, write)),
             Some(disk) => disk.remove(id, write, Box::new(done)),
+        }
+    }
+
+    /// Drops a namespace: removes every object of it that was stored before, for good and from both
+    /// tiers, and tells `done` what that was, once no later start of the store can find any. Walks
+    /// over everything in memory, and so takes up to a second. What is stored meanwhile is dropped
+    /// with the rest.
+    pub fn drop_namespace(
+        &self,
+        namespace: NamespaceDigest,
+        done: impl FnOnce(Dropped) + Send + Sync + 'static,
+    ) {
+        match &self.disk {
+            None => done(self.ram.drop_namespace(namespace)),
+            Some(disk) => disk.drop_namespace(namespace, Box::new(done)),
         }
     }
 

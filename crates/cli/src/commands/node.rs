@@ -10,13 +10,13 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::System;
 use tessera_node::{
-    DataConfig, Node, NodeConfig, RunningNode, StopReason, TenantLimits, WritePolicy,
+    DataConfig, Lifetimes, Node, NodeConfig, RunningNode, StopReason, TenantLimits, WritePolicy,
 };
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{NodeArguments, WriteMode};
-use crate::units::{Quota, format_size};
+use crate::units::{Quota, Ttl, format_size};
 
 /// With `--write back`, the share of memory that may wait to be written is one in this many.
 const DIRTY_SHARE: u64 = 8;
@@ -34,6 +34,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         write,
         scrub,
         quota,
+        ttl,
         insecure,
         idle_exit,
         lock,
@@ -48,6 +49,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
     let config = NodeConfig {
         data,
         tenants: tenants(quota)?,
+        lifetimes: lifetimes(ttl)?,
         insecure,
         idle_exit,
         lock,
@@ -90,6 +92,20 @@ fn tenants(quotas: Vec<Quota>) -> Result<TenantLimits> {
         }
     }
     Ok(limits)
+}
+
+fn lifetimes(ttls: Vec<Ttl>) -> Result<Lifetimes> {
+    let mut lifetimes = Lifetimes::default();
+    for (tenant, ttl_s) in ttls {
+        match tenant {
+            Some(tenant) => lifetimes.named.push((tenant, ttl_s)),
+            None => {
+                let before = lifetimes.others.replace(ttl_s);
+                anyhow::ensure!(before.is_none(), "--ttl without a tenant is given twice");
+            }
+        }
+    }
+    Ok(lifetimes)
 }
 
 fn policy(write: WriteMode, ram_bytes: u64) -> WritePolicy {

@@ -2,6 +2,7 @@
 //! and how connections, leases and nodes end.
 
 mod disk;
+mod drops;
 mod hostile;
 mod lifetime;
 mod messages;

@@ -3,11 +3,13 @@
 //! Called by the writer of the disk, when it opens the last free segment. Of the oldest segment
 //! all that is leased, and of the rest what was read, half a segment on average, is written again
 //! into the open one; then its header is erased, and only then do its objects leave the index.
-//! Invariant: segments leave strictly by age, so that a removal outlives everything that it
-//! removed.
+//! Invariant: segments leave strictly by age, so that a removal or a drop outlives everything that
+//! it removed.
 
 use std::cmp::Reverse;
 use std::io;
+
+use tessera_proto::ObjectId;
 
 use super::device::{Buffer, Transfer};
 use super::directory::Use;
@@ -15,7 +17,7 @@ use super::layout::{fills_blocks, image_bytes};
 use super::log::Piece;
 use super::reader::Span;
 use super::records::{Location, RecordId};
-use super::recovery::{header_of, verifies};
+use super::recovery::{stamped_header_of, verifies};
 use super::table::ENTRIES_MAX;
 use super::writer::Writer;
 
@@ -72,7 +74,7 @@ impl Writer<'_> {
             for record in records
                 .iter()
                 .copied()
-                .filter(|record| !index.is_dead(*record))
+                .filter(|record| !directory.is_gone(*record))
             {
                 let in_ram = || self.shared.ram.contains(&index.id(record));
                 match index.touches(record) {
@@ -154,13 +156,13 @@ impl Writer<'_> {
             at += span.blocks_bytes;
             let id = {
                 let directory = self.shared.directory.lock();
-                if directory.records.is_dead(*record) {
+                if directory.is_gone(*record) {
                     continue; // Its removal may be behind this batch already.
                 }
                 directory.records.id(*record)
             };
-            match verified_piece(image).filter(|piece| read && piece.id() == id) {
-                Some(piece) => {
+            match verified_piece(image).filter(|(found, _)| read && *found == id) {
+                Some((_, piece)) => {
                     moved.push((*record, *location));
                     pieces.push(piece);
                 }
@@ -184,7 +186,7 @@ impl Writer<'_> {
         let counters = &self.shared.counters;
         let mut directory = self.shared.directory.lock();
         for ((record, from), offset) in moved.iter().zip(offsets) {
-            if directory.records.is_dead(*record) {
+            if directory.is_gone(*record) {
                 continue; // Removed meanwhile; the removal is still to be written.
             }
             let to = Location {
@@ -221,9 +223,11 @@ impl Writer<'_> {
                 if directory.records.location(*record).place != place {
                     continue; // It moved.
                 }
-                if !directory.records.is_dead(*record) {
-                    directory.kill(*record);
+                if !directory.is_gone(*record) {
                     self.shared.counters.evictions.add(1);
+                    directory.kill(*record);
+                } else if !directory.records.is_dead(*record) {
+                    directory.bury(*record);
                 }
                 directory.records.unlist(*record);
             }
@@ -248,9 +252,9 @@ fn group(locations: &[Location]) -> usize {
     count
 }
 
-/// An image that was read, to be written again; none if it does not verify.
-fn verified_piece(image: &[u8]) -> Option<Piece<'_>> {
-    let header = header_of(image)?;
+/// The object of an image that was read, to be written again; none if it does not verify.
+fn verified_piece(image: &[u8]) -> Option<(ObjectId, Piece<'_>)> {
+    let (header, stored_s) = stamped_header_of(image)?;
     let length = usize::try_from(header.length_bytes).ok()?;
     if image_bytes(length) != image.len() || !verifies(image, &header) {
         return None;
@@ -260,5 +264,10 @@ fn verified_piece(image: &[u8]) -> Option<Piece<'_>> {
     } else {
         &image[..length]
     };
-    Some(Piece::Object { header, bytes })
+    let piece = Piece::Object {
+        header,
+        stored_s,
+        bytes,
+    };
+    Some((header.id(), piece))
 }

@@ -10,10 +10,12 @@
 use std::io;
 use std::thread;
 
+use super::contents::NamespaceName;
 use super::directory::{Directory, Job, Segment, Use};
 use super::evict::CREDIT_SEGMENTS;
 use super::layout::fills_blocks;
 use super::log::{Log, Piece, batch_bytes};
+use super::namespaces::NamespaceId;
 use super::opening::WritePolicy;
 use super::records::{Location, Place, RecordId, write_tag};
 use super::recovery::Found;
@@ -61,7 +63,7 @@ fn next_batch(shared: &Shared, disk: usize) -> Option<Vec<Job>> {
     for job in jobs.iter().take(ENTRIES_MAX) {
         let more = match job {
             Job::Write { pin, .. } => pin.len() as u64,
-            Job::Removal { .. } => 0,
+            Job::Removal { .. } | Job::Drop { .. } => 0,
         };
         if count > 0 && bytes + more > BATCH_BYTES {
             break;
@@ -138,7 +140,7 @@ impl Writer<'_> {
             let (now, later) = rest.split_at(count.expect("there is room for one"));
             match self.log.append(&pieces[..now.len()]) {
                 Ok(offsets) => {
-                    let removes = now.iter().any(|job| matches!(job, Job::Removal { .. }));
+                    let removes = now.iter().any(|job| !matches!(job, Job::Write { .. }));
                     if removes || self.shared.write == WritePolicy::Synced {
                         self.log.disk().sync()?;
                     }
@@ -174,8 +176,10 @@ impl Writer<'_> {
                 offset: *offset,
                 length_bytes: u32::try_from(header.length_bytes).expect("it fits a segment"),
                 write: write_tag(header.write),
+                stored_s: pin.stored_s(),
+                namespace: NamespaceId::NONE,
             };
-            directory.enter(&id, location);
+            directory.enter(&id, NamespaceName::of(header), location);
             counters.stored.add(1);
             counters.written_bytes.add(header.length_bytes);
             self.waiters.extend(pending.waiters);
@@ -331,10 +335,12 @@ impl Writer<'_> {
 fn piece(job: &Job) -> Piece<'_> {
     match job {
         Job::Removal { id, .. } => Piece::Removal(*id),
+        Job::Drop { namespace, .. } => Piece::Drop(*namespace),
         Job::Write { pin, .. } => {
             let image = pin.image();
             Piece::Object {
                 header: *pin.header(),
+                stored_s: pin.stored_s(),
                 bytes: if fills_blocks(pin.len()) { image } else { pin },
             }
         }

@@ -6,7 +6,9 @@
 
 mod conformance;
 mod crash;
+mod drops;
 mod eviction;
+mod expiry;
 mod faults;
 mod folders;
 mod format;
