@@ -71,6 +71,10 @@ pub(crate) struct NodeArguments {
     /// Most memory of a tenant's objects, such as team-a=4GiB; of each other one with *=SIZE
     #[arg(long, value_name = "TENANT=SIZE", value_delimiter = ',', value_parser = parse_quota)]
     pub(crate) quota: Vec<Quota>,
+    /// Most bytes of a tenant in all data folders, such as team-a=40GiB; of each other one *=SIZE
+    #[arg(long, value_name = "TENANT=SIZE", value_delimiter = ',', value_parser = parse_quota)]
+    #[arg(requires = "data")]
+    pub(crate) disk_quota: Vec<Quota>,
     /// How long objects are found after they were stored, such as 24h; of a tenant with team-a=1h
     #[arg(long, value_name = "[TENANT=]DURATION", value_delimiter = ',', value_parser = parse_ttl)]
     pub(crate) ttl: Vec<Ttl>,
@@ -197,7 +201,7 @@ mod tests {
     fn the_documented_node_command_parses() {
         let line = "tessera node --listen 127.0.0.1:7421 --ram 4GiB --idle-exit 300s --lock /l \
                     --data /a,/b --disk 1TiB --write back --quota a=1GiB,*=2GiB --quota b=3GiB \
-                    --ttl 2d,a=90m";
+                    --ttl 2d,a=90m --disk-quota c=9GiB";
         let parsed = Arguments::try_parse_from(line.split(' ')).expect("the documented command");
         let Command::Node(node) = parsed.command else {
             panic!("not a node")
@@ -209,6 +213,7 @@ mod tests {
         let quotas = [(Some("a"), 1), (None, 2), (Some("b"), 3)];
         let quotas = quotas.map(|(tenant, gib)| (tenant.map(str::to_owned), gib << 30));
         assert_eq!(node.quota, quotas);
+        assert_eq!(node.disk_quota, [(Some("c".to_owned()), 9 << 30)]);
         let ttls = [(None, 172_800), (Some("a".to_owned()), 5_400)];
         assert_eq!(node.ttl, ttls);
         assert_eq!((node.disk, node.write), (Some(1 << 40), WriteMode::Back));
@@ -223,6 +228,7 @@ mod tests {
             ("tessera node --ram 4GiB --quota 1GiB", "team-a=4GiB"),
             ("tessera node --ram 4GiB --quota a=1", "512MiB"),
             ("tessera node --ram 4GiB --quota =1GiB", "team-a=4GiB"),
+            ("tessera node --ram 4GiB --disk-quota a=1GiB", "--data"),
             ("tessera node --ram 4GiB --ttl a=1", "300s"),
             ("tessera node --ram 4GiB --ttl 999ms", "one second"),
             ("tessera stat --node unix:relative", "unix:/run"),
