@@ -128,6 +128,11 @@ impl ReadPin {
         &self.header
     }
 
+    /// The record.
+    pub(crate) fn slot(&self) -> SlotId {
+        self.slot
+    }
+
     /// The whole extent: payload, what rounding lost, and the header.
     pub(crate) fn image(&self) -> &[u8] {
         let (start, length) = self.core.image(self.slot);

@@ -22,7 +22,7 @@
 //! | `space.rs` | making room: what the space lock guards |
 //! | `extents.rs`, `geometry.rs` | the allocator |
 //! | `tenants.rs` | who holds how much, and who pays |
-//! | `fifo.rs`, `ghost.rs` | the order of eviction |
+//! | `order.rs`, `ghost.rs` | the order of eviction |
 //! | `index.rs` | ids to records |
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
 //! | `leases.rs` | who holds what until when |
@@ -36,13 +36,13 @@ mod disk;
 mod extents;
 #[cfg(feature = "fault-injection")]
 mod fault;
-mod fifo;
 mod geometry;
 mod ghost;
 mod guard;
 mod index;
 mod invariants;
 mod leases;
+mod order;
 mod ram;
 mod slots;
 mod space;

@@ -216,7 +216,7 @@ fn finish(shared: &Shared, job: &ReadJob, read: Result<(WriteExtent, ObjectHeade
 fn publish(shared: &Shared, extent: WriteExtent, header: ObjectHeader) -> Result<ReadPin, Unread> {
     let id = header.id();
     let published = shared.ram.publish_pinned(extent, id, header);
-    published.or_else(|_| shared.ram.find(&id).ok_or(Unread::Busy))
+    published.or_else(|_| shared.ram.find(&id, false).ok_or(Unread::Busy))
 }
 
 /// Tells everyone who waits. All pins are theirs then: who has dropped his finds nothing held.
