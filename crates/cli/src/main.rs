@@ -8,6 +8,8 @@
 mod args;
 mod bench;
 mod commands;
+#[cfg(test)]
+mod replay;
 mod units;
 
 use std::io::IsTerminal;

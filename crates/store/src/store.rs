@@ -119,10 +119,9 @@ impl Store {
             let pin = self.ram.pin(&id, lease, now);
             return done(pin.map_or(Fetched::Missing, Fetched::Found));
         };
-        if lease.is_some_and(|lease| !disk.is_live(lease, now)) {
-            self.ram.check_lease(lease, now);
-        }
-        match self.ram.find(&id) {
+        let on_disk = lease.is_some_and(|lease| disk.is_live(lease, now));
+        let promised = on_disk || self.ram.is_promised(lease, now);
+        match self.ram.find(&id, promised) {
             Some(pin) => done(Fetched::Found(pin)),
             None => disk.fetch(id, now, Box::new(done)),
         }

@@ -362,7 +362,7 @@ fn restart_rows(folder: &Path) -> Result<Vec<Row>> {
 }
 
 /// Memory of this process that is in RAM.
-fn resident_bytes() -> Result<u64> {
+pub(crate) fn resident_bytes() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = resident.and_then(|rest| rest.trim().strip_suffix(" kB"));

@@ -153,7 +153,7 @@ impl DiskTier {
             return;
         }
         // Since RAM was asked its read may have ended: then it is there, and is not read again.
-        if let Some(pin) = shared.ram.find(&id) {
+        if let Some(pin) = shared.ram.find(&id, false) {
             drop(directory);
             return waiter(Fetched::Found(pin));
         }
