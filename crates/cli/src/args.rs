@@ -42,6 +42,8 @@ pub(crate) enum Command {
     Clean(CleanArguments),
     /// Measure the data path against the floors of this machine, in one run
     Bench(BenchArguments),
+    /// Replay a public trace of requests, beside LRU and Belady of the same capacity
+    Replay(ReplayArguments),
     /// The sending process of the raw socket floor
     #[command(name = floor::SUBCOMMAND, hide = true)]
     BenchFloor,
@@ -175,6 +177,33 @@ pub(crate) struct BenchArguments {
     /// Seconds to spend on each row, floor included
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
     pub(crate) seconds: u32,
+}
+
+/// Arguments of `tessera replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArguments {
+    /// A trace in Mooncake's format: one JSON object a line, with input_length and hash_ids
+    pub(crate) trace: PathBuf,
+    /// Replay against this node, HOST:PORT or unix:/PATH, instead of a store in this process
+    #[arg(long)]
+    pub(crate) node: Option<Address>,
+    /// Bytes of the object that holds a block of 512 tokens
+    #[arg(long, value_parser = parse_size, default_value = "64KiB")]
+    pub(crate) object_bytes: u64,
+    /// Reads or stores in flight at a node
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=128))]
+    pub(crate) in_flight: u8,
+    /// Capacities in percent of the working set; a node has its own
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', conflicts_with = "node",
+          default_values_t = [1, 5, 10, 25, 50, 100],
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) capacity: Vec<u8>,
+    /// Draw hit rate over capacity into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A family of rows of the bench.

@@ -1,6 +1,6 @@
 //! What a cache is asked during a replay, and the count of what it answers.
 //!
-//! Called by the tests for the store and for its oracles.
+//! Called for the store, for a node and for their oracles.
 
 use anyhow::Result;
 
@@ -20,6 +20,8 @@ pub(crate) struct Tally {
     pub(crate) tokens: u64,
     /// and of these found.
     pub(crate) hit_tokens: u64,
+    /// Blocks found.
+    pub(crate) hit_blocks: u64,
 }
 
 impl Tally {
@@ -29,6 +31,7 @@ impl Tally {
     }
 
     /// The same as it is printed: hundredths of a percent, rounded.
+    #[cfg(test)]
     pub(crate) fn rounded(&self) -> String {
         format!("{:.2}", self.percent())
     }
@@ -45,6 +48,7 @@ pub(crate) fn replay(
         let blocks = cache.request(&request.blocks)?;
         tally.tokens += request.tokens;
         tally.hit_tokens += request.tokens_of(blocks);
+        tally.hit_blocks += blocks as u64;
         done(request);
     }
     Ok(tally)

@@ -6,12 +6,15 @@
 //! lease, and a store of all others. Invariant: it holds `blocks` objects at most, which a quota
 //! says, since an arena is of whole pages.
 
+use std::time::Instant as Clock;
+
 use anyhow::{Result, ensure};
 use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_node::TenantLimits;
 use tessera_node::store::{Instant, OwnerId, Presence, Published, RamStore, StoreConfig};
 
 use super::cache::Cache;
+use super::latency::{Latencies, Operation};
 
 const T0: Instant = Instant(0);
 const OWNER: OwnerId = OwnerId(1);
@@ -25,6 +28,7 @@ const PAGE_BYTES: u64 = 4096;
 /// A store that is asked directly.
 pub(super) struct Direct {
     store: RamStore,
+    pub(super) latencies: Latencies,
 }
 
 impl Direct {
@@ -41,6 +45,7 @@ impl Direct {
         };
         Ok(Self {
             store: RamStore::new(config)?,
+            latencies: Latencies::new()?,
         })
     }
 
@@ -69,18 +74,24 @@ impl Cache for Direct {
     fn request(&mut self, blocks: &[u64]) -> Result<usize> {
         let headers: Vec<_> = blocks.iter().map(|block| header(*block)).collect();
         let ids: Vec<_> = headers.iter().map(ObjectHeader::id).collect();
+        let begun = Clock::now();
         let acquired = self.store.acquire(OWNER, &ids, 1, u64::MAX, T0);
+        self.latencies.record(Operation::Lookup, begun.elapsed());
         let is_held = |at: &usize| acquired.items[*at].presence == Presence::Held;
         let hits = (0..blocks.len()).take_while(is_held).count();
         for id in &ids[..hits] {
+            let begun = Clock::now();
             let pin = self.store.pin(id, acquired.lease, T0);
+            self.latencies.record(Operation::Get, begun.elapsed());
             ensure!(pin.is_some(), "a leased object is missing");
         }
         if let Some(lease) = acquired.lease {
             self.store.release(lease, None);
         }
         for header in &headers[hits..] {
+            let begun = Clock::now();
             self.put(*header)?;
+            self.latencies.record(Operation::Put, begun.elapsed());
         }
         Ok(hits)
     }

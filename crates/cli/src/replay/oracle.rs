@@ -1,6 +1,6 @@
 //! The two caches that a node is compared with, of the same number of blocks.
 //!
-//! Called by the tests. LRU forgets what was used longest ago, where a request uses
+//! Called by the replay. LRU forgets what was used longest ago, where a request uses
 //! all of its blocks from the first to the last. Belady sees the future and forgets what is asked
 //! for last, of one request the last block first; since no block is asked for without those before
 //! it, no cache of that size finds more blocks.

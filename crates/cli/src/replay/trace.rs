@@ -1,6 +1,6 @@
 //! The requests of a trace in Mooncake's format, one JSON object a line.
 //!
-//! Called by the tests. `hash_ids` names the blocks of 512 tokens of a prompt, in
+//! Called by the replay. `hash_ids` names the blocks of 512 tokens of a prompt, in
 //! order; two requests with the same beginning have the same first ids. The last block may be
 //! shorter, and a line whose ids do not cover its tokens exactly is refused.
 
@@ -66,6 +66,14 @@ impl Trace {
     /// Tokens of all prompts.
     pub(crate) fn tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.tokens).sum()
+    }
+
+    /// Blocks of all prompts.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.requests
+            .iter()
+            .map(|request| request.blocks.len() as u64)
+            .sum()
     }
 
     /// Different blocks: the working set.
