@@ -41,7 +41,8 @@ const TICK: Duration = Duration::from_millis(20);
 pub(super) struct Shared<R> {
     pub(super) remote: R,
     pub(super) clock: Clock,
-    pub(super) layout: Layout,
+    /// Registered once: direct transfers use the same.
+    pub(super) layout: Arc<Layout>,
     pub(super) namespace: NamespaceDigest,
     pub(super) tenant: TenantTag,
     pub(super) io: IoMode,

@@ -109,7 +109,7 @@ pub enum WorkerEvent {
 /// One snapshot for the engine: each request is in at most one snapshot for each of its loads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransferResults {
-    /// Always empty: saves are copies, so that no block is ever held back for them.
+    /// Requests whose blocks no other engine reads any more. Never for a save: saves are copies.
     pub finished_sending: Vec<String>,
     /// Requests whose receive on this rank is over.
     pub finished_recving: Vec<String>,

@@ -8,6 +8,7 @@ mod endings;
 mod engine;
 mod failures;
 mod fake;
+mod handover;
 mod log;
 mod panics;
 mod saves;
