@@ -51,6 +51,8 @@ pub struct DataConfig {
     pub bytes: Option<u64>,
     /// When a PUT is answered.
     pub write: WritePolicy,
+    /// What tenants may hold on the disks together. The names are those in [`NodeConfig::tenants`].
+    pub tenants: TenantLimits,
     /// Bytes a second at which the disks are read for damage that nobody meets; 0 for never.
     pub scrub_bytes_s: u64,
 }
@@ -98,14 +100,23 @@ impl NodeConfig {
     }
 }
 
-/// What the limits of tenants must fulfil.
-pub(crate) fn check_tenants(limits: &TenantLimits) -> Result<(), StartError> {
+/// What the limits of tenants must fulfil, in memory and on disk.
+pub(crate) fn check_tenants(config: &NodeConfig) -> Result<(), StartError> {
+    let limits = &config.tenants;
     let names: BTreeSet<_> = limits.named.iter().map(|(name, _)| name).collect();
     if names.len() < limits.named.len() {
         return Err(StartError::Limits("a tenant has two quotas: give one"));
     }
     if names.len() > TENANTS_NAMED_MAX {
         let message = "more than 128 tenants have a quota: let others share one, with `*=SIZE`";
+        return Err(StartError::Limits(message));
+    }
+    let on_disk = config.data.as_ref().map(|data| &data.tenants.named);
+    let same = on_disk.is_none_or(|named| {
+        named.len() == names.len() && named.iter().all(|(name, _)| names.contains(name))
+    });
+    if !same {
+        let message = "tenants have names of their own in memory or on disk: name them in both";
         return Err(StartError::Limits(message));
     }
     Ok(())

@@ -38,6 +38,7 @@ pub(crate) fn open(config: &NodeConfig) -> Result<Store, StartError> {
         write: data.write,
         objects_max: u32::try_from(objects_max).unwrap_or(u32::MAX),
         readers: READERS,
+        tenants: data.tenants.clone(),
     };
     let disk = DiskTier::open(ram.clone(), &config, disks)?;
     let stat = disk.stat();

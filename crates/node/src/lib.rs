@@ -38,6 +38,6 @@ pub mod store {
     pub use tessera_proto::{Instant, checksum};
     pub use tessera_store::{
         DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, OwnerId, Presence,
-        Published, RamStore, RawDisk, Store, StoreConfig, WritePolicy,
+        Published, RamStore, RawDisk, Store, StoreConfig, TenantLimits, WritePolicy,
     };
 }

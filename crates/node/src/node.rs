@@ -69,7 +69,7 @@ impl Node {
     /// See [`StartError`]; nothing is left behind.
     pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         config.limits.check(config.ram_bytes)?;
-        check_tenants(&config.tenants)?;
+        check_tenants(&config)?;
         check_lifetimes(&config.lifetimes)?;
         let mut claim = Claim::take(&config)?;
         let wanted = config.listen.to_string();

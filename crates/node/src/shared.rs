@@ -62,7 +62,7 @@ impl Shared {
     fn tenants(&self) -> impl Iterator<Item = StatEntry> {
         let ram = self.store.ram();
         let stats = match ram.has_tenants() {
-            true => ram.tenants(),
+            true => self.store.tenants(),
             false => Vec::new(),
         };
         stats.into_iter().flat_map(|tenant| {
@@ -74,6 +74,9 @@ impl Shared {
                 entry(&format!("{of}_objects"), tenant.objects),
                 entry(&format!("{of}_bytes"), tenant.bytes),
                 entry(&format!("{of}_evictions"), tenant.evictions),
+                entry(&format!("{of}_disk_objects"), tenant.disk_objects),
+                entry(&format!("{of}_disk_bytes"), tenant.disk_bytes),
+                entry(&format!("{of}_disk_evictions"), tenant.disk_evictions),
             ]
         })
     }

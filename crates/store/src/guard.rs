@@ -136,6 +136,11 @@ impl ReadPin {
         read_stamped(kept).map_or(0, |(_, stored_s)| stored_s)
     }
 
+    /// The record.
+    pub(crate) fn slot(&self) -> SlotId {
+        self.slot
+    }
+
     /// The whole extent: payload, what rounding lost, and the header.
     pub(crate) fn image(&self) -> &[u8] {
         let (start, length) = self.core.image(self.slot);

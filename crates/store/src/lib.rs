@@ -22,7 +22,7 @@
 //! | `space.rs` | making room: what the space lock guards |
 //! | `extents.rs`, `geometry.rs` | the allocator |
 //! | `tenants.rs` | who holds how much, and who pays |
-//! | `fifo.rs`, `ghost.rs` | the order of eviction |
+//! | `order.rs`, `ghost.rs` | the order of eviction |
 //! | `index.rs` | ids to records |
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
 //! | `ages.rs`, `expiry.rs` | the time, who lives how long, and the end of it |
@@ -42,13 +42,13 @@ mod expiry;
 mod extents;
 #[cfg(feature = "fault-injection")]
 mod fault;
-mod fifo;
 mod geometry;
 mod ghost;
 mod guard;
 mod index;
 mod invariants;
 mod leases;
+mod order;
 mod ram;
 mod slots;
 mod space;

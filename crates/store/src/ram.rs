@@ -25,6 +25,8 @@ use crate::state::{Kind, State};
 
 /// Ids of a release that are looked up for one hold of the lease table's lock.
 const RELEASE_STEP: usize = 256;
+/// Objects of a lookup that are moved for one hold of the space lock.
+const USE_STEP: usize = 256;
 
 /// Why there is no memory for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -200,20 +202,21 @@ impl RamStore {
     #[must_use]
     pub fn pin(&self, id: &ObjectId, lease: Option<LeaseId>, now: Instant) -> Option<ReadPin> {
         self.expire(now);
-        self.check_lease(lease, now);
-        let found = self.find(id);
+        let promised = self.is_promised(lease, now);
+        let found = self.find(id, promised);
         if found.is_none() {
             self.count_miss();
         }
         found
     }
 
-    /// Counts a read that relies on a lease which has ended.
-    pub(crate) fn check_lease(&self, lease: Option<LeaseId>, now: Instant) {
+    /// Whether a read relies on a lease that holds; one that has ended is counted.
+    pub(crate) fn is_promised(&self, lease: Option<LeaseId>, now: Instant) -> bool {
         let core = &self.core;
-        if lease.is_some_and(|lease| !core.leases.is_live(lease, now)) {
-            core.counters.late_reads.add(1);
-        }
+        let Some(lease) = lease else { return false };
+        let live = core.leases.is_live(lease, now);
+        core.counters.late_reads.add(u64::from(!live));
+        live
     }
 
     /// Counts a read that did not find its object anywhere.
@@ -226,9 +229,13 @@ impl RamStore {
         self.core.config.leases.owner_leases_max
     }
 
-    /// The object, if it is here; a miss is the caller's to count.
-    pub(crate) fn find(&self, id: &ObjectId) -> Option<ReadPin> {
-        let found = self.pin_as(id, State::pinned)?;
+    /// The object, if it is here; a miss is the caller's to count. What is read under a promise was
+    /// used when that was made.
+    pub(crate) fn find(&self, id: &ObjectId, promised: bool) -> Option<ReadPin> {
+        let found = self.pin_as_it_is(id)?;
+        if !promised {
+            self.use_alone(found.slot());
+        }
         self.core.counters.hits.add(1);
         Some(found)
     }
@@ -237,12 +244,15 @@ impl RamStore {
     /// him and who let it go until now.
     #[must_use]
     pub fn pin_again(&self, id: &ObjectId) -> Option<ReadPin> {
-        self.pin_as(id, State::pinned_again)
+        self.pin_as_it_is(id)
     }
 
-    fn pin_as(&self, id: &ObjectId, pinned: fn(State) -> Option<State>) -> Option<ReadPin> {
+    fn pin_as_it_is(&self, id: &ObjectId) -> Option<ReadPin> {
         let core = &self.core;
-        let pin = |slot: SlotId, record: &Slot| record.change(pinned).is_ok().then_some(slot);
+        let pin = |slot: SlotId, record: &Slot| {
+            let pinned = record.change(State::pinned);
+            pinned.is_ok().then_some(slot)
+        };
         let slot = core.index.visit(&core.slots, id, pin).flatten()?;
         if core.is_gone(slot) {
             self.bury(&mut core.space.lock(), id);
@@ -282,16 +292,17 @@ impl RamStore {
             slots: HashTable::new(),
             purse: self.core.leases.begin(owner),
         };
-        let mut left = max_bytes;
+        let (mut left, mut held) = (max_bytes, Vec::new());
         let mut items: Vec<_> = ids
             .iter()
-            .map(|id| self.hold(id, &mut basket, &mut left))
+            .map(|id| self.hold(id, (&mut basket, &mut held), &mut left))
             .collect();
         let deadline = basket.deadline;
         let lease = match self.core.leases.enter(basket, limits.owner_leases_max) {
             Ok(lease) => Some(lease),
             Err(basket) => {
                 self.core.drop_leases(vec![basket]);
+                held.clear();
                 for item in items
                     .iter_mut()
                     .filter(|item| item.presence == Presence::Held)
@@ -301,6 +312,7 @@ impl RamStore {
                 None
             }
         };
+        self.use_now(&held);
         let count = items
             .iter()
             .filter(|item| item.presence == Presence::Refused)
@@ -424,7 +436,12 @@ impl RamStore {
     }
 
     /// Takes one hold of kind lease for `basket`.
-    fn hold(&self, id: &ObjectId, basket: &mut Lease, left: &mut u64) -> AcquireItem {
+    fn hold(
+        &self,
+        id: &ObjectId,
+        (basket, held): (&mut Lease, &mut Vec<SlotId>),
+        left: &mut u64,
+    ) -> AcquireItem {
         let core = &self.core;
         let hash = core.index.hash(id);
         let found = core
@@ -442,6 +459,7 @@ impl RamStore {
                     *left -= length_bytes;
                     let hash_of = |slot: &SlotId| core.index.hash(&core.slots[*slot].id());
                     basket.slots.insert_unique(hash, slot, hash_of);
+                    held.push(slot);
                 }
                 AcquireItem {
                     presence: Presence::Held,
@@ -449,6 +467,31 @@ impl RamStore {
                 }
             });
         found.unwrap_or_else(missing)
+    }
+
+    /// Notes that a lookup used these objects, in their order.
+    fn use_now(&self, held: &[SlotId]) {
+        let core = &self.core;
+        let mut space = core.space.lock();
+        let round = space.begin_round();
+        for (step, slots) in held.chunks(USE_STEP).enumerate() {
+            if step > 0 {
+                MutexGuard::bump(&mut space);
+            }
+            for slot in slots {
+                space.use_now(&core.slots, *slot, round);
+            }
+        }
+    }
+
+    /// Notes that a reader who looked nothing up uses an object that he holds. He does not wait for
+    /// the lock: while another has it, the object is marked.
+    fn use_alone(&self, slot: SlotId) {
+        let core = &self.core;
+        match core.space.try_lock() {
+            Some(mut space) => space.use_alone(&core.slots, slot),
+            None => core.slots[slot].mark(),
+        }
     }
 
     /// Adds a lease to a record within the bounds of its owner and of the store.

@@ -46,6 +46,12 @@ pub struct TenantStat {
     pub bytes: u64,
     /// Objects of it that were evicted from RAM.
     pub evictions: u64,
+    /// Its objects on disk.
+    pub disk_objects: u64,
+    /// Payload bytes of these.
+    pub disk_bytes: u64,
+    /// Objects of it that left the disk for others or for its quota.
+    pub disk_evictions: u64,
 }
 
 /// The counters that are changed outside the space lock.

@@ -21,7 +21,7 @@ use crate::drops::Dropped;
 use crate::guard::WriteExtent;
 use crate::leases::OwnerId;
 use crate::ram::{Acquired, Published, RamStore, ReserveRefusal};
-use crate::stat::StoreStat;
+use crate::stat::{StoreStat, TenantStat};
 
 /// Objects in memory and on disks. Clones are one store.
 #[derive(Clone)]
@@ -119,10 +119,9 @@ impl Store {
             let pin = self.ram.pin(&id, lease, now);
             return done(pin.map_or(Fetched::Missing, Fetched::Found));
         };
-        if lease.is_some_and(|lease| !disk.is_live(lease, now)) {
-            self.ram.check_lease(lease, now);
-        }
-        match self.ram.find(&id) {
+        let on_disk = lease.is_some_and(|lease| disk.is_live(lease, now));
+        let promised = on_disk || self.ram.is_promised(lease, now);
+        match self.ram.find(&id, promised) {
             Some(pin) => done(Fetched::Found(pin)),
             None => disk.fetch(id, now, Box::new(done)),
         }
@@ -229,6 +228,23 @@ impl Store {
     pub fn disk_stat(&self) -> DiskStat {
         let disk = self.disk.as_ref();
         disk.map_or_else(DiskStat::default, |disk| disk.stat())
+    }
+
+    /// What each tenant with a name in the limits holds in both tiers, and all others together,
+    /// which come last and without a name.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<TenantStat> {
+        let mut tenants = self.ram.tenants();
+        if let Some(disk) = &self.disk {
+            for tenant in &mut tenants {
+                let name = Some(tenant.name.as_str()).filter(|name| !name.is_empty());
+                let there = disk.tenant(name);
+                tenant.disk_objects = there.sums.objects;
+                tenant.disk_bytes = there.sums.bytes;
+                tenant.disk_evictions = there.evicted;
+            }
+        }
+        tenants
     }
 
     /// A scrub of the disks, for whoever sets its pace. None without disks.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tessera_node::{DataConfig, NodeConfig, WritePolicy};
+use tessera_node::{DataConfig, NodeConfig, TenantLimits, WritePolicy};
 use tessera_proto::message::{
     self, DropAnswer, Features, GetAnswer, GetStatus, Hello, HelloAnswer,
 };
@@ -50,6 +50,7 @@ fn with_disk(folder: &Path) -> NodeConfig {
             folders: vec![folder.to_owned()],
             bytes: Some(64 * MIB),
             write: WritePolicy::Through,
+            tenants: TenantLimits::default(),
             scrub_bytes_s: 0,
         }),
         ..config()

@@ -1,6 +1,6 @@
 //! A question of what is here, from whoever would save it: no lease, and nothing counts as refused.
 
-use tessera_node::{DataConfig, NodeConfig, RunningNode, WritePolicy};
+use tessera_node::{DataConfig, NodeConfig, RunningNode, TenantLimits, WritePolicy};
 use tessera_proto::ObjectId;
 use tessera_proto::message::{AcquireItem, Presence, PutStatus, Remove, RemoveItem};
 use tessera_proto::{Kind, ObjectHeader};
@@ -79,6 +79,7 @@ async fn l15_a_question_finds_what_is_on_disk_only() {
             folders: vec![folder.path().to_owned()],
             bytes: Some(256 * MIB),
             write: WritePolicy::Through,
+            tenants: TenantLimits::default(),
             scrub_bytes_s: 0,
         }),
         ..config()

@@ -1,6 +1,6 @@
 //! Tenants on one node: quotas, who pays, how long objects live, and what STAT says of them.
 
-use tessera_node::{Lifetimes, NodeConfig, StartError, TenantLimits};
+use tessera_node::{DataConfig, Lifetimes, NodeConfig, StartError, TenantLimits, WritePolicy};
 use tessera_proto::message::{GetAnswer, PutStatus};
 use tessera_proto::{KeyDigest, ObjectHeader, TenantTag};
 use tokio::time::Instant;
@@ -49,6 +49,45 @@ async fn quota_of_one_tenant_does_not_evict_another_and_both_are_counted() {
     assert_eq!(stat(&node, "tenant_team-a_evictions"), 90);
     assert_eq!(stat(&node, "tenants_other_objects"), 30);
     assert_eq!(stat(&node, "tenants_other_evictions"), 0);
+    stop(node).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quota_on_disk_is_one_of_its_own_and_stat_says_what_tenants_hold_there() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let limits = |bytes| TenantLimits {
+        named: vec![("team-a".to_owned(), bytes)],
+        others: None,
+    };
+    let config = NodeConfig {
+        tenants: limits(None),
+        data: Some(DataConfig {
+            folders: vec![folder.path().to_owned()],
+            bytes: Some(64 * MIB),
+            write: WritePolicy::Through,
+            tenants: limits(Some(MIB)),
+            scrub_bytes_s: 0,
+        }),
+        ..config()
+    };
+    let node = start(config).await;
+    let mut client = Client::connect(node.address()).await;
+    for seed in 0..30 {
+        for tenant in ["team-a", "team-b"] {
+            let number = if tenant == "team-a" { 0 } else { 100 };
+            let (header, bytes) = of(tenant, seed + number);
+            assert_eq!(client.put(header, &bytes).await, PutStatus::Stored);
+        }
+    }
+    assert_eq!(
+        stat(&node, "tenant_team-a_objects"),
+        30,
+        "memory is not bounded"
+    );
+    assert_eq!(stat(&node, "tenant_team-a_disk_objects"), 10);
+    assert_eq!(stat(&node, "tenant_team-a_disk_bytes"), 1_000_000);
+    assert_eq!(stat(&node, "tenant_team-a_disk_evictions"), 20);
+    assert_eq!(stat(&node, "tenants_other_disk_objects"), 30);
     stop(node).await;
 }
 

@@ -13,15 +13,17 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tessera_proto::{Instant, NamespaceDigest, ObjectHeader, ObjectId, WriteId};
+use tessera_proto::{Instant, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId};
 
 use super::contents::NamespaceName;
 use super::layout::{HEAD_BYTES, Layout};
 use super::leases::{DiskLease, DiskLeases};
 use super::namespaces::{Namespaces, Sums};
 use super::records::{Location, Place, RecordId, Records, write_tag};
+use super::tenants::DiskTenants;
 use super::tier::{Done, Waiter};
 use crate::ages::Ages;
+use crate::config::TenantLimits;
 use crate::guard::ReadPin;
 
 /// What a segment is.
@@ -83,6 +85,8 @@ pub(crate) struct DiskState {
     pub(crate) segments: Vec<Segment>,
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) reads: VecDeque<ReadJob>,
+    /// The first segment that may hold objects of a tenant who came to be beyond its quota.
+    pub(crate) trimmed: HashMap<TenantTag, u64>,
     /// It failed and is not used any more.
     pub(crate) fenced: bool,
 }
@@ -120,6 +124,7 @@ impl Drop for OnLast {
 pub(crate) struct Directory {
     pub(crate) records: Records,
     pub(crate) namespaces: Namespaces,
+    pub(crate) tenants: DiskTenants,
     ages: Arc<Ages>,
     /// Objects that were found to be over.
     pub(crate) expired: u64,
@@ -136,7 +141,7 @@ pub(crate) struct Directory {
 
 impl Directory {
     pub(crate) fn new(
-        ages: Arc<Ages>,
+        (ages, limits): (Arc<Ages>, TenantLimits),
         records_max: u32,
         layouts: impl Iterator<Item = Layout>,
     ) -> Self {
@@ -152,11 +157,13 @@ impl Directory {
             segments: vec![free; layout.segments as usize],
             jobs: VecDeque::new(),
             reads: VecDeque::new(),
+            trimmed: HashMap::new(),
             fenced: false,
         };
         Self {
             records: Records::new(records_max),
             namespaces: Namespaces::default(),
+            tenants: DiskTenants::new(limits),
             ages,
             expired: 0,
             disks: layouts.map(disk).collect(),
@@ -204,6 +211,18 @@ impl Directory {
         self.kill(record);
     }
 
+    /// Takes an object out of the index for others.
+    pub(crate) fn evict(&mut self, record: RecordId) {
+        self.tenants.evicted(self.tenant(record));
+        self.kill(record);
+    }
+
+    /// Who is charged for the object of a record that is in the tables.
+    pub(crate) fn tenant(&self, record: RecordId) -> TenantTag {
+        let namespace = self.records.location(record).namespace;
+        self.namespaces.name(namespace).tenant
+    }
+
     /// Whether nobody finds the object of a record any more.
     pub(crate) fn is_gone(&self, record: RecordId) -> bool {
         self.records.is_dead(record)
@@ -221,9 +240,8 @@ impl Directory {
         if self.ages.is_endless() {
             return false;
         }
-        let location = self.records.location(record);
-        let tenant = self.namespaces.name(location.namespace).tenant;
-        self.ages.is_over(tenant, location.stored_s)
+        let stored_s = self.records.location(record).stored_s;
+        self.ages.is_over(self.tenant(record), stored_s)
     }
 
     fn is_dropped(&self, record: RecordId) -> bool {
@@ -255,6 +273,7 @@ impl Directory {
         };
         self.segment(location.place).head = record;
         self.sums.add(&sums);
+        self.tenants.add(name.tenant, &sums);
         true
     }
 
@@ -270,6 +289,7 @@ impl Directory {
         };
         if !self.is_dropped(record) {
             self.sums.sub(&sums);
+            self.tenants.sub(self.tenant(record), &sums);
         }
         self.namespaces.sub(location.namespace, &sums);
         self.records.kill(record);
@@ -278,7 +298,11 @@ impl Directory {
     /// Drops a namespace on every disk, or on one: no object of it is found any more. Returns what
     /// that was.
     pub(crate) fn drop_namespace(&mut self, digest: NamespaceDigest, only: Option<usize>) -> Sums {
-        let dropped = self.namespaces.drop_all(digest, only);
+        let mut dropped = Sums::default();
+        for (tenant, sums) in self.namespaces.drop_all(digest, only) {
+            self.tenants.sub(tenant, &sums);
+            dropped.add(&sums);
+        }
         self.sums.sub(&dropped);
         dropped
     }
@@ -342,6 +366,7 @@ impl Directory {
         if held && first {
             let namespace = self.records.location(record).namespace;
             self.namespaces.add(namespace, &leased);
+            self.tenants.add(self.tenant(record), &leased);
             self.sums.add(&leased);
         }
         held
@@ -377,6 +402,7 @@ impl Directory {
             self.namespaces.sub(namespace, &leased);
             if !self.is_dropped(record) {
                 self.sums.sub(&leased);
+                self.tenants.sub(self.tenant(record), &leased);
             }
         }
     }

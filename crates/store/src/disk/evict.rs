@@ -27,11 +27,12 @@ const MOVE_BYTES: usize = 8 << 20;
 /// Segments of credit for writing again what is hot, so that a hot segment can move whole.
 pub(crate) const CREDIT_SEGMENTS: usize = 2;
 /// Records that are looked at for one hold of the directory's lock.
-const RECORDS_PER_HOLD: usize = 1_024;
+pub(crate) const RECORDS_PER_HOLD: usize = 1_024;
 
 /// What of a segment is written again.
 struct Keep {
     leased: Vec<RecordId>,
+    /// What was read, and what tenants with little have.
     hot: Vec<RecordId>,
 }
 
@@ -63,31 +64,34 @@ impl Writer<'_> {
         Ok(true)
     }
 
-    /// What of a segment is written again: all that is leased; and what was read most, or is in
-    /// RAM now, as far as the credit goes. Each segment that leaves earns half of one, so that the
-    /// other half is there for what is new.
+    /// What of a segment is written again: all that is leased; and, as far as the credit goes, what
+    /// tenants with little have, and then what was read most, or is in RAM now. Each segment that
+    /// leaves earns half of one, so that the other half is there for what is new.
     fn worth_keeping(&mut self, records: &[RecordId]) -> Keep {
         let (mut leased, mut hot) = (Vec::new(), Vec::new());
         for records in records.chunks(RECORDS_PER_HOLD) {
             let directory = self.shared.directory.lock();
             let index = &directory.records;
+            let capacity_bytes = directory.capacity_bytes();
             for record in records
                 .iter()
                 .copied()
                 .filter(|record| !directory.is_gone(*record))
             {
                 let in_ram = || self.shared.ram.contains(&index.id(record));
+                let tenant = directory.tenant(record);
+                let little = directory.tenants.holds_little(tenant, capacity_bytes);
                 match index.touches(record) {
                     _ if index.is_held(record) => leased.push(record),
-                    0 if !in_ram() => {}
+                    0 if !little && !in_ram() => {}
                     touches => {
                         let length = index.location(record).length_bytes as usize;
-                        hot.push((touches, image_bytes(length), record));
+                        hot.push(((little, touches), image_bytes(length), record));
                     }
                 }
             }
         }
-        hot.sort_by_key(|(touches, _, _)| Reverse(*touches));
+        hot.sort_by_key(|(worth, _, _)| Reverse(*worth));
         let half = self.log.superblock().layout.segment_length() / 2;
         self.credit = (self.credit + half).min(CREDIT_SEGMENTS * 2 * half);
         hot.retain(|(_, bytes, _)| {
@@ -225,7 +229,7 @@ impl Writer<'_> {
                 }
                 if !directory.is_gone(*record) {
                     self.shared.counters.evictions.add(1);
-                    directory.kill(*record);
+                    directory.evict(*record);
                 } else if !directory.records.is_dead(*record) {
                     directory.bury(*record);
                 }

@@ -21,6 +21,7 @@
 //! | `reader.rs` | two threads a disk: queue to RAM |
 //! | `scrub.rs` | the check in the background |
 //! | `tier.rs` | the operations |
+//! | `tenants.rs`, `quota.rs` | who holds how much, and who has to leave |
 //! | `drop.rs` | the drop of a namespace |
 //! | `leases.rs` | the operations on leases |
 //! | `opening.rs` | start |
@@ -41,6 +42,7 @@ mod log;
 mod namespaces;
 mod opening;
 mod portable;
+mod quota;
 mod reader;
 mod records;
 mod recovery;
@@ -48,6 +50,7 @@ mod scrub;
 mod stat;
 mod superblock;
 mod table;
+mod tenants;
 mod tier;
 mod uring;
 mod verify;

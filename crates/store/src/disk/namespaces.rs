@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use tessera_proto::NamespaceDigest;
+use tessera_proto::{NamespaceDigest, TenantTag};
 
 use super::contents::NamespaceName;
 
@@ -128,16 +128,20 @@ impl Namespaces {
     }
 
     /// Drops a namespace, whoever is charged for its objects, on every disk or on one. Returns what
-    /// is not found any more.
-    pub(crate) fn drop_all(&mut self, digest: NamespaceDigest, only: Option<usize>) -> Sums {
-        let mut dropped = Sums::default();
+    /// is not found any more, of whom.
+    pub(crate) fn drop_all(
+        &mut self,
+        digest: NamespaceDigest,
+        only: Option<usize>,
+    ) -> Vec<(TenantTag, Sums)> {
+        let mut dropped = Vec::new();
         let all = &mut self.all;
         self.ids.retain(|(disk, name), id| {
             let stays = name.digest != digest || only.is_some_and(|only| *disk != only);
             if !stays {
                 let namespace = &mut all[id.0 as usize];
                 namespace.dropped = true;
-                dropped.add(&namespace.sums);
+                dropped.push((name.tenant, namespace.sums));
             }
             stays
         });

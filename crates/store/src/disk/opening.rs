@@ -24,6 +24,7 @@ use super::stat::DiskCounters;
 use super::superblock::{FormatError, Superblock};
 use super::tier::{DiskTier, Shared};
 use super::{reader, writer};
+use crate::config::TenantLimits;
 use crate::ram::RamStore;
 
 /// Most disks of one tier: their numbers take eight bits of a record.
@@ -45,7 +46,7 @@ pub enum WritePolicy {
 }
 
 /// What a tier is told at its start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Segments of a disk that is new, bytes; a disk that is not must have the same.
     pub segment_bytes: u64,
@@ -55,6 +56,8 @@ pub struct DiskConfig {
     pub objects_max: u32,
     /// Threads that read, for each disk.
     pub readers: usize,
+    /// What tenants may hold on the disks together, with the same names as in memory.
+    pub tenants: TenantLimits,
 }
 
 /// Why a tier did not start. Nothing was written.
@@ -107,7 +110,7 @@ impl DiskTier {
             })?);
         }
         let layouts = opened.iter().map(|disk| disk.superblock.layout);
-        let ages = ram.ages();
+        let ages = (ram.ages(), config.tenants.clone());
         let shared = Shared {
             ram,
             write: config.write,

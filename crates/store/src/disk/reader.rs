@@ -221,7 +221,7 @@ fn publish(
 ) -> Result<ReadPin, Unread> {
     let id = header.id();
     let published = shared.ram.publish_pinned(extent, id, header, stored_s);
-    published.or_else(|_| shared.ram.find(&id).ok_or(Unread::Busy))
+    published.or_else(|_| shared.ram.find(&id, false).ok_or(Unread::Busy))
 }
 
 /// Tells everyone who waits. All pins are theirs then: who has dropped his finds nothing held.

@@ -18,6 +18,7 @@ use super::directory::{Directory, Flight, Job, OnLast, Pending, ReadJob};
 use super::opening::WritePolicy;
 use super::records::write_tag;
 use super::stat::{DiskCounters, DiskStat};
+use super::tenants::DiskTenant;
 use crate::guard::ReadPin;
 use crate::guard::WriteExtent;
 use crate::ram::{Published, RamStore};
@@ -152,7 +153,7 @@ impl DiskTier {
             return;
         }
         // Since RAM was asked its read may have ended: then it is there, and is not read again.
-        if let Some(pin) = shared.ram.find(&id) {
+        if let Some(pin) = shared.ram.find(&id, false) {
             drop(directory);
             return waiter(Fetched::Found(pin));
         }
@@ -167,6 +168,8 @@ impl DiskTier {
         };
         shared.counters.hits.add(1);
         directory.records.touch(record);
+        let tenant = directory.tenant(record);
+        directory.tenants.read(tenant);
         let location = directory.records.location(record);
         directory.segment(location.place).readers += 1;
         let ticket = directory.ticket();
@@ -249,6 +252,11 @@ impl DiskTier {
         }
     }
 
+    /// What a tenant holds here, by its name in the limits; without one, all that have none there.
+    pub(crate) fn tenant(&self, name: Option<&str>) -> DiskTenant {
+        self.shared.directory.lock().tenants.of(name)
+    }
+
     /// Numbers of this tier.
     #[must_use]
     pub fn stat(&self) -> DiskStat {
@@ -312,7 +320,7 @@ mod tests {
     use tessera_proto::{KeyDigest, NamespaceDigest, TenantTag, checksum};
 
     use super::*;
-    use crate::config::StoreConfig;
+    use crate::config::{StoreConfig, TenantLimits};
     use crate::disk::{DiskConfig, FileDisk};
 
     #[test]
@@ -326,6 +334,7 @@ mod tests {
             write: WritePolicy::Through,
             objects_max: 100,
             readers: 1,
+            tenants: TenantLimits::default(),
         };
         let tier = DiskTier::open(ram.clone(), &config, vec![disk]).expect("an empty disk");
         let now = Instant(0);

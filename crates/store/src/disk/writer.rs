@@ -7,6 +7,7 @@
 //! One segment is open and one is free at any time; when the free one is opened, the oldest leaves
 //! (see `evict.rs`).
 
+use std::collections::HashSet;
 use std::io;
 use std::thread;
 
@@ -37,6 +38,7 @@ pub(crate) fn run(shared: &Shared, disk: usize, log: Log, newest: Option<Found>)
         waiters: Vec::new(),
     };
     let mut healthy = writer.resume(newest);
+    writer.trim_all();
     while let Some(batch) = next_batch(shared, disk) {
         healthy = healthy.and_then(|()| writer.write(&batch));
         if healthy.is_err() {
@@ -163,6 +165,7 @@ impl Writer<'_> {
         let segment = self.log.open_segment().expect("a batch was appended to it");
         let counters = &self.shared.counters;
         let mut directory = self.shared.directory.lock();
+        let mut beyond = HashSet::new();
         for (job, offset) in batch.iter().zip(offsets) {
             let Job::Write { ticket, pin } = job else {
                 continue;
@@ -180,10 +183,16 @@ impl Writer<'_> {
                 namespace: NamespaceId::NONE,
             };
             directory.enter(&id, NamespaceName::of(header), location);
+            directory.tenants.wrote(header.tenant, header.length_bytes);
+            if directory.tenants.is_beyond(header.tenant) {
+                beyond.insert(header.tenant);
+            }
             counters.stored.add(1);
             counters.written_bytes.add(header.length_bytes);
             self.waiters.extend(pending.waiters);
         }
+        drop(directory);
+        beyond.into_iter().for_each(|tenant| self.trim(tenant));
     }
 
     /// Lets go of a batch: those that are still pending did not reach the disk.

@@ -16,4 +16,5 @@ mod leases;
 mod memory;
 mod model;
 mod support;
+mod tenants;
 mod tiers;

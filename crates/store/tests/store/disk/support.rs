@@ -10,7 +10,7 @@ use tessera_proto::WriteId;
 use tessera_proto::checksum;
 use tessera_store::{
     Disk, DiskConfig, DiskTier, Dropped, Fetched, OpenError, Published, RamStore, ReserveRefusal,
-    Store, StoreConfig, WritePolicy,
+    Store, StoreConfig, TenantLimits, WritePolicy,
 };
 
 use super::memory::MemoryDisk;
@@ -29,6 +29,7 @@ pub(crate) fn config() -> DiskConfig {
         write: WritePolicy::Through,
         objects_max: 100_000,
         readers: 2,
+        tenants: TenantLimits::default(),
     }
 }
 
