@@ -45,7 +45,7 @@ macro_rules! decoders {
 decoders! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
     ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
-    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer,
+    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Drop, DropAnswer,
 }
 
 /// The decoder that `input` chooses, and the bytes for it; `None` if there is not even a choice.

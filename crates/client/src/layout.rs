@@ -273,6 +273,12 @@ impl Layout {
         self.groups[group].block_bytes.saturating_mul(blocks)
     }
 
+    /// Bytes of one block in each layer of `group`, in payload order.
+    pub(crate) fn layer_bytes(&self, group: usize) -> impl Iterator<Item = u64> {
+        let layers = self.groups[group].layers.iter();
+        layers.map(LayerMemory::content_bytes)
+    }
+
     /// Bytes of an object that have no block to go to.
     #[must_use]
     pub fn discarded_bytes(&self, group: usize, destinations: &[Destination]) -> u64 {

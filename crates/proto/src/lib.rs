@@ -10,6 +10,7 @@
 //! a [`DecodeError`] that names the field. Encoding what was decoded gives the same bytes back.
 #![forbid(unsafe_code)]
 
+mod appended;
 mod checksum;
 mod codec;
 mod frame;
@@ -21,6 +22,7 @@ pub mod peer;
 pub mod ring;
 mod time;
 
+pub use appended::Appended;
 pub use checksum::{Checksum, checksum};
 pub use codec::{DecodeError, Reader, Writer};
 pub use frame::{FRAME_HEADER_BYTES, FrameHeader, Kind, PROTOCOL_VERSION};

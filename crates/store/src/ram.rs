@@ -137,31 +137,35 @@ impl RamStore {
         now: Instant,
     ) -> Published {
         self.expire(now);
-        match self.enter(extent, id, header, State::new(Kind::Stored)) {
+        let state = (State::new(Kind::Stored), self.now_s());
+        match self.enter(extent, id, header, state) {
             Ok(_) => Published::Stored,
             Err(published) => published,
         }
     }
 
-    /// Publishes an object with a pin on it, so that it cannot leave before the caller is done.
+    /// Publishes an object with a pin on it, so that it cannot leave before the caller is done. It
+    /// was stored in second `stored_s`, here or on a disk.
     pub(crate) fn publish_pinned(
         &self,
         extent: WriteExtent,
         id: ObjectId,
         header: ObjectHeader,
+        stored_s: u32,
     ) -> Result<ReadPin, Published> {
-        let slot = self.enter(extent, id, header, State::stored_and_pinned())?;
+        let state = (State::stored_and_pinned(), stored_s);
+        let slot = self.enter(extent, id, header, state)?;
         self.core.counters.pins.add(1);
         Ok(ReadPin::new(Arc::clone(&self.core), slot, header))
     }
 
-    /// Makes an extent an object. The error says why it is none.
+    /// Makes an extent an object, stored in second `stored_s`. The error says why it is none.
     fn enter(
         &self,
         extent: WriteExtent,
         id: ObjectId,
         header: ObjectHeader,
-        state: State,
+        (state, stored_s): (State, u32),
     ) -> Result<SlotId, Published> {
         let core = &self.core;
         if header.id() != id || header.length_bytes != extent.len() as u64 {
@@ -169,8 +173,13 @@ impl RamStore {
         }
         let slot = extent.into_slot(core).ok_or(Published::Mismatch)?;
         core.slots[slot].set_id(&id);
-        core.write_header(slot, &header);
+        core.write_header(slot, &header, stored_s);
         let mut space = core.space.lock();
+        if space.dropping.contains(&header.namespace) {
+            space.give_back(&core.slots, slot);
+            return Err(Published::Stored); // Until it was dropped, now.
+        }
+        self.bury(&mut space, &id);
         if space.publish(&core.slots, &core.index, slot, (header.tenant, state)) {
             return Ok(slot);
         }
@@ -184,10 +193,8 @@ impl RamStore {
     /// writer the transfer of what is there already.
     #[must_use]
     pub fn contains(&self, id: &ObjectId) -> bool {
-        self.core
-            .index
-            .visit(&self.core.slots, id, |_, _| ())
-            .is_some()
+        let is_gone = |slot, _: &Slot| self.core.is_gone(slot);
+        self.core.index.visit(&self.core.slots, id, is_gone) == Some(false)
     }
 
     /// The object, kept as it is until the pin is dropped. `lease` names the promise on which the
@@ -247,6 +254,11 @@ impl RamStore {
             pinned.is_ok().then_some(slot)
         };
         let slot = core.index.visit(&core.slots, id, pin).flatten()?;
+        if core.is_gone(slot) {
+            self.bury(&mut core.space.lock(), id);
+            core.drop_hold(slot, State::PIN);
+            return None;
+        }
         let Some(header) = core.read_header(slot) else {
             core.counters.damaged.add(1);
             self.remove_slot(slot);
@@ -343,6 +355,7 @@ impl RamStore {
 
     /// Ends every lease whose deadline has come. Returns how many.
     pub fn expire(&self, now: Instant) -> u64 {
+        self.core.ages.note(now);
         let due = self.core.leases.end_due(now);
         let ended = due.len() as u64;
         if ended > 0 {
@@ -366,10 +379,11 @@ impl RamStore {
             core.read_header(slot)
                 .is_some_and(|header| header.write != write)
         });
+        let gone = core.is_gone(slot);
         if !newer {
             space.remove(&core.slots, &core.index, slot);
         }
-        !newer
+        !newer && !gone
     }
 
     /// What the store holds and what happened to it.
@@ -402,6 +416,7 @@ impl RamStore {
             leases_refused: counters.leases_refused.get(),
             leases_expired: counters.leases_expired.get(),
             late_reads: counters.late_reads.get(),
+            expired: counters.expired.get(),
             damaged: counters.damaged.get(),
         }
     }
@@ -432,6 +447,10 @@ impl RamStore {
         let found = core
             .index
             .visit_hashed(&core.slots, id, hash, |slot, record| {
+                // Also one that another lease keeps: else it could be kept for ever.
+                if core.is_over(slot) {
+                    return missing();
+                }
                 let length_bytes = u64::from(record.measure.get());
                 if basket.slots.find(hash, |held| *held == slot).is_none() {
                     if length_bytes > *left || !self.lease_record(record, basket) {
@@ -447,10 +466,7 @@ impl RamStore {
                     length_bytes,
                 }
             });
-        found.unwrap_or(AcquireItem {
-            presence: Presence::Missing,
-            length_bytes: 0,
-        })
+        found.unwrap_or_else(missing)
     }
 
     /// Notes that a lookup used these objects, in their order.
@@ -528,9 +544,17 @@ impl RamStore {
     }
 }
 
+fn missing() -> AcquireItem {
+    without(Presence::Missing)
+}
+
 fn refused() -> AcquireItem {
+    without(Presence::Refused)
+}
+
+fn without(presence: Presence) -> AcquireItem {
     AcquireItem {
-        presence: Presence::Refused,
+        presence,
         length_bytes: 0,
     }
 }

@@ -23,7 +23,7 @@ use crate::slots::{SlotId, Slots};
 use crate::stat::TenantStat;
 use crate::state::{Kind, Queue, State};
 use crate::tenants::{TenantId, Tenants};
-use tessera_proto::TenantTag;
+use tessera_proto::{NamespaceDigest, TenantTag};
 
 /// Turns of the order for one hold of the lock.
 const TURNS_PER_HOLD: usize = 64;
@@ -76,6 +76,8 @@ pub(crate) struct Space {
     extents: Extents,
     tenants: Tenants,
     population: Population,
+    /// Namespaces that are being dropped, each once for each drop.
+    pub(crate) dropping: Vec<NamespaceDigest>,
     /// Lookups so far: what is used between two of them is used in the order of chains.
     round: u64,
 }
@@ -87,6 +89,7 @@ impl Space {
             extents: Extents::new(geometry, slots),
             tenants,
             population: Population::default(),
+            dropping: Vec::new(),
             round: 0,
         }
     }

@@ -178,6 +178,29 @@ impl Segments {
         checksum.finish()
     }
 
+    /// A checksum for each of `lengths`, over as many bytes, one behind the other. Bytes that are
+    /// not there are not in it.
+    pub fn checksums(&self, lengths: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let mut spans = self.spans.iter().copied();
+        let mut left: Option<Span> = None;
+        let sum = |length_bytes| {
+            let mut checksum = Checksum::new();
+            let mut wanted = usize::try_from(length_bytes).unwrap_or(usize::MAX);
+            while wanted > 0
+                && let Some(span) = left.take().or_else(|| spans.next())
+            {
+                let length = span.length.min(wanted);
+                // SAFETY: a beginning of the span, which see `span_bytes`; the reference ends with
+                // this statement.
+                checksum.update(unsafe { span_bytes(&Span { length, ..span }) });
+                left = (length < span.length).then(|| span.after(length));
+                wanted -= length;
+            }
+            checksum.finish()
+        };
+        lengths.into_iter().map(sum).collect()
+    }
+
     /// Copies all bytes into `to`.
     ///
     /// # Errors
@@ -223,6 +246,8 @@ pub(crate) unsafe fn span_bytes<'a>(span: &Span) -> &'a [u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tessera_proto::checksum;
+
     use crate::lent::Lent;
 
     fn scattered(region: &Arc<Region>) -> Segments {
@@ -242,6 +267,31 @@ mod tests {
         let mut whole = Checksum::new();
         whole.update(&pattern);
         assert_eq!(lent.checksum(), whole.finish());
+    }
+
+    #[test]
+    fn a_checksum_for_each_length_covers_its_bytes_and_no_others() {
+        let region = Region::allocate(64).unwrap();
+        let mut lent = Lent::new(scattered(&region)).unwrap();
+        let pattern: Vec<u8> = (1..=20).collect();
+        lent.copy_from(&pattern).unwrap();
+        let segments = lent.into_segments();
+        for lengths in [
+            vec![20],
+            vec![4, 4, 4, 4, 4],
+            vec![10, 7, 3],
+            vec![9, 0, 10, 1],
+            vec![5],
+        ] {
+            let mut at = 0;
+            let cut = lengths.iter().map(|length| {
+                at += length;
+                checksum(&pattern[at - length..at])
+            });
+            let cut: Vec<u64> = cut.collect();
+            let lengths = lengths.iter().map(|length| u64::try_from(*length).unwrap());
+            assert_eq!(segments.checksums(lengths), cut);
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod clean;
 pub(crate) mod connect;
+pub(crate) mod drop;
 pub(crate) mod node;
 pub(crate) mod ping;
 pub(crate) mod stat;

@@ -4,6 +4,7 @@
 //! workers. Each owns a machine, a runtime and the handle on the nodes; it gives the machine time
 //! and events, and executes its commands. Nothing is decided here.
 
+mod admission;
 mod clock;
 mod config;
 mod error;

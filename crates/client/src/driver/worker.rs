@@ -114,8 +114,8 @@ impl<R: Remote> WorkerDriver<R> {
         Ok(())
     }
 
-    /// The step's computation is over: copies what it completed into staging memory and lets it be
-    /// stored from there.
+    /// The step's computation is over: copies what it completed, and what no node has said that it
+    /// has, into staging memory and lets it be stored from there.
     ///
     /// # Errors
     /// [`DriverError::Closed`].
@@ -125,12 +125,13 @@ impl<R: Remote> WorkerDriver<R> {
         let mut machine = shared.open()?;
         machine.root.end_step();
         let saves = Shared::execute(shared, &mut machine);
+        let admission = std::mem::take(&mut machine.admission);
         drop(machine);
         if saves.is_empty() {
             return Ok(());
         }
         let started = shared.clock.now();
-        Shared::save_all(shared, &saves);
+        Shared::save_all(shared, saves, &admission);
         let copied = shared.clock.now().nanos_since(started);
         shared.tally.copy_ns.fetch_add(copied, Ordering::Relaxed);
         Ok(())
@@ -199,14 +200,16 @@ impl<R: Remote> WorkerDriver<R> {
         self.shared.machine.lock().stopped.is_some()
     }
 
-    /// Whether no load and no save is under way, and all staging memory is back: nothing changes
-    /// any more before the next [`begin_step`](Self::begin_step), but for what is not collected.
+    /// Whether no load, no save and no question about a step's saves is under way, and all staging
+    /// memory is back: nothing changes any more before the next
+    /// [`begin_step`](Self::begin_step), but for what is not collected.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let _sentry = Shared::sentry(&self.shared);
         let mut machine = self.shared.machine.lock();
         Shared::take_up(&self.shared, &mut machine);
-        machine.root.is_idle() && self.shared.staging.used_bytes() == 0
+        let is_answered = !machine.admission.is_open();
+        machine.root.is_idle() && is_answered && self.shared.staging.used_bytes() == 0
     }
 
     /// What happened so far. Also after shutdown.

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tessera_lifecycle::PeerRoot;
 use tessera_lifecycle::peer::{
-    BlockRef, Drain, FenceId, PeerEvent, PeerFailure, PeerStop, TransferId,
+    BlockRef, Drain, FenceId, PartId, PeerEvent, PeerFailure, PeerStop, TransferId,
 };
 use tessera_proto::message::{PartName, PartStatus, PeerSetup};
-use tessera_proto::{Incarnation, Instant};
+use tessera_proto::{Appended, Incarnation, Instant};
 use tessera_transport::{Address, FenceSide, LentRanges, LinkError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -23,6 +23,7 @@ use super::config::PeerBounds;
 use super::counts::Counts;
 use super::link::{self, End, Link, Shaken};
 use super::memory::{Broken, Memory};
+use super::offered::{self, Offers};
 use crate::driver::{Clock, Fences, MemoryFault};
 use crate::health::Backoff;
 use crate::latch::Latch;
@@ -42,6 +43,10 @@ pub(super) struct Core {
     pub(super) counts: Counts,
     /// A place for each connection, from its first byte to its end.
     pub(super) places: Arc<Semaphore>,
+    /// What the layers of each group add to a checksum.
+    pub(super) appended: Vec<Vec<Appended>>,
+    /// Something is offered.
+    pub(super) offering: Notify,
     /// The machine's next deadline may be another one.
     pub(super) alarm: Notify,
     pub(super) ended: Latch,
@@ -65,6 +70,8 @@ pub(super) struct State {
     pub(super) next_dial: u64,
     /// Who may not connect, until this fence is complete.
     pub(super) fences: BTreeMap<Incarnation, FenceId>,
+    /// What this side is the source of.
+    pub(super) offers: Offers,
     /// What devices may still write, until their fence.
     pub(super) written: BTreeMap<TransferId, Vec<LentRanges>>,
     pub(super) stopped: Option<Stopped>,
@@ -105,6 +112,7 @@ impl Core {
             setup,
             bounds,
             peers,
+            appended: offered::appended(&memory.layout),
             memory,
             clock: Clock::new(),
             runtime,
@@ -112,6 +120,7 @@ impl Core {
             places: Arc::new(Semaphore::new(
                 bounds.connections.min(Semaphore::MAX_PERMITS),
             )),
+            offering: Notify::new(),
             alarm: Notify::new(),
             ended: Latch::default(),
             newest: AtomicU64::new(0),
@@ -123,6 +132,7 @@ impl Core {
                 dials: BTreeMap::new(),
                 next_dial: 0,
                 fences: BTreeMap::new(),
+                offers: Offers::default(),
                 written: BTreeMap::new(),
                 stopped: None,
                 closed: false,
@@ -149,6 +159,20 @@ impl Core {
         let _sentry = Sentry::here(self.alarm());
         let mut state = self.state.lock();
         state.events.extend(events);
+        self.settle(&mut state);
+    }
+
+    /// As [`turn`](Self::turn), when it may say that bytes of these parts are in their blocks.
+    pub(super) fn turn_and_offer(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut PeerRoot, Instant),
+        transfer: TransferId,
+        parts: impl IntoIterator<Item = PartId>,
+    ) {
+        let _sentry = Sentry::here(self.alarm());
+        let mut state = self.state.lock();
+        change(&mut state.root, self.clock.now());
+        self.offer(&mut state, transfer, parts);
         self.settle(&mut state);
     }
 
@@ -383,7 +407,7 @@ impl Core {
         });
     }
 
-    fn alarm(self: &Arc<Self>) -> impl Fn() + Send + use<> {
+    pub(super) fn alarm(self: &Arc<Self>) -> impl Fn() + Send + use<> {
         let own = Arc::clone(self);
         move || own.stop(MemoryFault::Panicked)
     }

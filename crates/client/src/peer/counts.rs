@@ -64,6 +64,9 @@ counts! {
     bytes_received,
     /// Bytes of blocks of this worker that were sent.
     bytes_sent,
+    /// Bytes of blocks that were offered, and whose checksums are made: from then on a change of
+    /// them fails the transfer.
+    bytes_summed,
     /// Pieces whose checksum did not fit what landed.
     integrity_failures,
 }

@@ -23,7 +23,7 @@ use super::core::{Core, Road, Stopped};
 use super::counts::PeerMetrics;
 use super::link::Link;
 use super::memory::Memory;
-use super::{listener, setup};
+use super::{listener, offered, setup};
 use crate::driver::MemoryFault;
 use crate::health::Backoff;
 use crate::layout::Layout;
@@ -33,7 +33,7 @@ use crate::layout::Layout;
 pub struct PeerDriver {
     core: Arc<Core>,
     address: Address,
-    /// The listener and the clock.
+    /// The listener, the clock, and the checksums of what is offered.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -91,6 +91,7 @@ impl PeerDriver {
         let mut tasks = JoinSet::new();
         tasks.spawn(listener::run(Arc::clone(&core), listener));
         tasks.spawn(keep_time(Arc::clone(&core)));
+        tasks.spawn(offered::run(Arc::clone(&core)));
         Ok(Self {
             core,
             address,
@@ -133,12 +134,16 @@ impl PeerDriver {
 
     /// Begins a transfer; what cannot begin is reported as failed.
     pub fn order(&self, order: &TransferOrder) {
-        self.core.turn(|root, now| root.order(now, order));
+        let parts = order.parts.iter().map(|part| part.part);
+        let change = |root: &mut PeerRoot, now| root.order(now, order);
+        self.core.turn_and_offer(change, order.transfer, parts);
     }
 
     /// The source's bytes of a part are in its blocks.
     pub fn ready(&self, transfer: TransferId, part: PartId) {
-        self.core.report([PeerEvent::Ready { transfer, part }]);
+        let ready = PeerEvent::Ready { transfer, part };
+        let change = |root: &mut PeerRoot, now| root.handle_event(now, ready);
+        self.core.turn_and_offer(change, transfer, [part]);
     }
 
     /// The request is gone. Its transfer is reported when nothing touches its memory any more.
@@ -155,7 +160,8 @@ impl PeerDriver {
     /// Whether the memory of a transfer may still be touched, or its end is not told yet.
     #[must_use]
     pub fn is_open(&self, transfer: TransferId) -> bool {
-        self.core.with(|state| state.root.is_open(transfer))
+        self.core
+            .with(|state| state.root.is_open(transfer) || state.offers.is_reading(transfer))
     }
 
     /// The engine has forgotten the request.
@@ -175,10 +181,16 @@ impl PeerDriver {
                 Stopped::Memory(fault) => PeerError::Memory(fault),
             });
         }
-        core.turn(|root, now| {
-            root.collect(now)?;
-            Ok(root.take_results())
-        })
+        core.turn(|root, now| root.collect(now))?;
+        Ok(core.with(|state| {
+            Core::forget_offers(state);
+            let reading = state.offers.reading();
+            // Our own pass over blocks is a matter of one piece; until then they are not given out.
+            match reading.is_some_and(|transfer| !state.root.is_open(transfer)) {
+                true => PeerResults::default(),
+                false => state.root.take_results(),
+            }
+        }))
     }
 
     /// The step of a synchronous transfer has been failed.
@@ -195,8 +207,9 @@ impl PeerDriver {
     /// Whether nothing is open, here or as far as this side knows on another.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.core
-            .with(|state| state.root.is_idle() && state.written.is_empty())
+        self.core.with(|state| {
+            state.root.is_idle() && state.written.is_empty() && state.offers.is_idle()
+        })
     }
 
     /// What happened so far, and what is open.

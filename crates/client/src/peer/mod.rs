@@ -17,6 +17,7 @@ mod handshake;
 mod link;
 mod listener;
 mod memory;
+mod offered;
 mod pieces;
 mod reader;
 mod setup;

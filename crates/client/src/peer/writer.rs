@@ -5,6 +5,7 @@
 //! pieces the machine's messages go out.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 
 use tessera_lifecycle::peer::{Mode, Move, PeerFailure};
@@ -152,14 +153,15 @@ impl Writer {
     async fn push(&mut self, named: PartName, cut: &[Piece]) -> Result<(), End> {
         for (at, piece) in (0..).zip(cut) {
             self.control().await?;
-            let Some(bytes) = self.read(piece).await? else {
+            let checksum = self.checksum(named, piece).await?;
+            let (Some(checksum), Some(bytes)) = (checksum, self.read(piece).await?) else {
                 return Err(End::Unreadable);
             };
             let push = PeerPush {
                 part: named,
                 piece: at,
                 last: at as usize + 1 == cut.len(),
-                checksum: bytes.checksum(),
+                checksum,
             };
             if push.last {
                 self.link.expect_answer(named);
@@ -181,9 +183,14 @@ impl Writer {
         // A part that is not lent has no piece, and is answered all the same.
         for at in 0..cut.len().max(1) {
             self.control().await?;
+            let checksum = match cut.get(at) {
+                Some(piece) if rested.is_ok() => self.checksum(named, piece).await?,
+                _ => None,
+            };
+            // Asked after the last wait before the bytes are read.
             let piece = cut.get(at).filter(|_| core.is_lent(&self.link, named));
-            let bytes = match piece {
-                Some(piece) if rested.is_ok() => self.read(piece).await?,
+            let bytes = match (piece, checksum) {
+                (Some(piece), Some(_)) => self.read(piece).await?,
                 _ => None,
             };
             let status = match (piece, &bytes) {
@@ -195,7 +202,7 @@ impl Writer {
                 part: named,
                 status,
                 piece: u32::try_from(at).unwrap_or(u32::MAX),
-                checksum: bytes.as_ref().map_or(0, Segments::checksum),
+                checksum: checksum.filter(|_| bytes.is_some()).unwrap_or(0),
             };
             self.body.clear();
             answer.encode(&mut self.body);
@@ -209,6 +216,21 @@ impl Writer {
         Ok(())
     }
 
+    /// The checksum of a piece as it was offered; while it is not made, messages go out. `None` if
+    /// its blocks could not be read.
+    async fn checksum(&mut self, named: PartName, piece: &Piece) -> Result<Option<u64>, End> {
+        let core = Arc::clone(&self.core);
+        let mut made = pin!(core.offered_checksum(named, piece));
+        loop {
+            tokio::select! {
+                biased;
+                checksum = &mut made => return Ok(checksum),
+                () = self.link.wake.notified() => self.control().await?,
+            }
+        }
+    }
+
+    /// The bytes of a piece as they are now.
     async fn read(&mut self, piece: &Piece) -> Result<Option<Segments>, End> {
         let bytes = self.core.memory.read(piece, &mut self.scratch).await;
         bytes.map_err(|fault| End::Broken(Broken::Fault(fault)))

@@ -2,10 +2,16 @@
 //! and what happens when connections, processes and bytes fail.
 
 mod devices;
+mod dice;
+mod engine;
 mod faults;
 mod handshake;
 mod hostile;
 mod moves;
+mod processes;
 mod proxy;
 mod raw;
+mod sources;
+mod stages;
+mod weather;
 mod worker;

@@ -4,8 +4,8 @@
 //! The invariant: frames without a fault pass whole and in order.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tessera_proto::{FRAME_HEADER_BYTES, FrameHeader, Kind};
 use tessera_transport::Address;
@@ -59,6 +59,8 @@ struct Shared {
     plan: Option<Plan>,
     /// Frames so far, each way.
     frames: [AtomicU64; 2],
+    /// All that came from the side that dials.
+    recorded: Mutex<(u64, Vec<u8>)>,
     happened: watch::Sender<bool>,
     released: watch::Sender<bool>,
 }
@@ -78,6 +80,7 @@ impl Proxy {
             upstream: upstream.to_string(),
             plan,
             frames: Default::default(),
+            recorded: Mutex::default(),
             happened: watch::Sender::new(false),
             released: watch::Sender::new(false),
         });
@@ -98,6 +101,11 @@ impl Proxy {
     /// Lets what waits go on.
     pub(crate) fn release(&self) {
         self.shared.released.send_replace(true);
+    }
+
+    /// What came from the side that dials: how many frames, and their bytes.
+    pub(crate) fn recorded(&self) -> (u64, Vec<u8>) {
+        self.shared.recorded.lock().unwrap().clone()
     }
 
     /// Frames that came so far, whichever way.
@@ -138,6 +146,11 @@ impl Shared {
             let more = u64::from(header.body_bytes) + header.payload_bytes;
             frame.resize(FRAME_HEADER_BYTES + usize::try_from(more).unwrap(), 0);
             from.read_exact(&mut frame[FRAME_HEADER_BYTES..]).await?;
+            if way == Way::There {
+                let (frames, bytes) = &mut *self.recorded.lock().unwrap();
+                *frames += 1;
+                bytes.extend_from_slice(&frame);
+            }
             let number = self.frames[way as usize].fetch_add(1, Ordering::Relaxed);
             let half = frame.len() / 2 + 1;
             match self.fault(way, number, header.kind) {

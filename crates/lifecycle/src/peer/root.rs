@@ -123,6 +123,16 @@ impl PeerRoot {
         (current && granted && !part.dirty).then_some(part.local.as_slice())
     }
 
+    /// Our blocks of a part that this side is the source of, while the transfer is open and once
+    /// their bytes are there: from then until the end they must not change.
+    #[must_use]
+    pub fn source(&self, transfer: TransferId, part: PartId) -> Option<&[BlockRef]> {
+        let transfer = self.transfers.get(transfer);
+        let transfer = transfer.filter(|of| of.side == Side::Source)?;
+        let part = transfer.parts.get(&part).filter(|part| !part.is_over())?;
+        (part.ready || transfer.lends()).then_some(part.local.as_slice())
+    }
+
     /// The connection with a process that counts, if there is one.
     #[must_use]
     pub fn connection(&self, peer: Incarnation) -> Option<ConnectionId> {

@@ -63,6 +63,9 @@ pub enum WorkerCommand {
     },
     /// Fetch an object; answer with [`WorkerEvent::Fetched`] when nothing can write for it.
     Fetch(Fetch),
+    /// The end of this step will save these objects: ask meanwhile which of them are stored. There
+    /// is no answer: it is a hint, and a save of what is stored is [`SaveOutcome::Existed`].
+    Probe(Vec<KeyDigest>),
     /// Save an object; answer with [`WorkerEvent::Saved`].
     Save(Save),
 }

@@ -1,6 +1,7 @@
 //! Both drivers over block memory of their own and a store in memory, with faults injected through
 //! the interface that production uses.
 
+mod admission;
 mod config;
 mod devices;
 mod endings;

@@ -399,3 +399,29 @@ fn the_next_timeout_is_the_deadline_and_just_past_it() {
     let deadline = scene.now.after_millis(TIMEOUT_MS);
     assert_eq!(scene.root.poll_timeout(), Some(deadline.after_nanos(1)));
 }
+
+/// From then until the end its bytes must not change, whoever reads them.
+#[test]
+fn what_a_source_offers_is_known_from_its_bytes_to_its_end() {
+    for mode in [Mode::Read, Mode::Write] {
+        let mut scene = Scene::new(Request);
+        let mut order = order(1, mode, Side::Source, 2);
+        order.parts[1].ready = false;
+        scene.order(&order);
+        let known = |scene: &Scene, index| scene.root.source(transfer(1), part(index)).is_some();
+        assert!(known(&scene, 0), "{mode:?}");
+        assert_eq!(known(&scene, 1), mode == Mode::Read);
+        assert!(scene.root.source(transfer(2), part(0)).is_none());
+        let (transfer, part) = (transfer(1), part(1));
+        scene.event(PeerEvent::Ready { transfer, part });
+        assert_eq!(
+            scene.root.source(transfer, part),
+            Some(&*order.parts[1].local)
+        );
+        scene.root.cancel(scene.now, transfer);
+        assert!(!known(&scene, 0) && !known(&scene, 1), "{mode:?}");
+    }
+    let mut scene = Scene::new(Request);
+    scene.order(&order(1, Mode::Read, Side::Destination, 1));
+    assert!(scene.root.source(transfer(1), part(0)).is_none());
+}
