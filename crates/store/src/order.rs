@@ -33,11 +33,11 @@ const DAYS_OF_HELD: u64 = 32;
 /// A round is over when it has used this part of what is held.
 const ROUND_OF_HELD: u64 = 4;
 /// The patience at the start, at least, and at most.
-const PATIENCE: f64 = 1.5;
+const PATIENCE: f64 = 1.35;
 const PATIENCE_MIN: f64 = 1.0;
 const PATIENCE_MAX: f64 = 16.0;
 /// What the patience grows or shrinks by while as much comes back as is held.
-const STEP: f64 = 4.0;
+const STEP: f64 = 8.0;
 /// Bounds on what one object does: for how rarely its list evicts, and in all.
 const RARITY_MAX: f64 = 50.0;
 const STEP_MAX: f64 = 0.5;
