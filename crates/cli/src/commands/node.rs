@@ -188,3 +188,37 @@ fn raise_open_files() {
         tracing::warn!(%error, "the limit on open files stays at {:?}", limit.current);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(name: &str, bytes: u64) -> Quota {
+        ((name != "*").then(|| name.to_owned()), bytes)
+    }
+
+    #[test]
+    fn tenant_with_a_limit_in_one_tier_has_a_name_in_both_and_there_that_of_others() {
+        let in_ram = [quota("a", 1), quota("*", 2)];
+        let (in_ram, on_disk) = tenants(&in_ram, &[quota("b", 3)]).expect("no contradiction");
+        let named = |limits: [(&str, Option<u64>); 2]| {
+            let limits = limits.map(|(name, bytes)| (name.to_owned(), bytes));
+            limits.to_vec()
+        };
+        assert_eq!(in_ram.named, named([("a", Some(1)), ("b", Some(2))]));
+        assert_eq!(on_disk.named, named([("a", None), ("b", Some(3))]));
+        assert_eq!((in_ram.others, on_disk.others), (Some(2), None));
+    }
+
+    #[test]
+    fn limit_that_is_given_twice_is_refused() {
+        for twice in [
+            [quota("a", 1), quota("a", 2)],
+            [quota("*", 1), quota("*", 2)],
+        ] {
+            assert!(tenants(&twice, &[]).is_err());
+            assert!(tenants(&[], &twice).is_err());
+        }
+        assert!(lifetimes(vec![(None, 1), (None, 2)]).is_err());
+    }
+}
