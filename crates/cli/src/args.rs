@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tessera_client::NamespaceDigest;
 use tessera_node::Address;
 
-use crate::bench::floor;
+use crate::bench::{floor, prefill};
 use crate::units::{
     Quota, Ttl, parse_duration, parse_namespace, parse_quota, parse_size, parse_ttl,
 };
@@ -47,6 +47,13 @@ pub(crate) enum Command {
     /// The sending process of the raw socket floor
     #[command(name = floor::SUBCOMMAND, hide = true)]
     BenchFloor,
+    /// The prefill side of the peer rows
+    #[command(name = prefill::SUBCOMMAND, hide = true)]
+    BenchPrefill {
+        /// Shape of the block memory, and the other side
+        #[arg(trailing_var_arg = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// Arguments of `tessera node`.
@@ -213,6 +220,8 @@ pub(crate) enum Family {
     Wire,
     /// The tiers in this process: memory against memcpy, the disk against a raw io_uring loop
     Store,
+    /// READ and WRITE between the block memories of two processes, against a raw socket
+    Peer,
 }
 
 #[cfg(test)]

@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::BenchFloor => bench::floor::serve(),
+        Command::BenchPrefill { arguments } => bench::prefill::serve(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

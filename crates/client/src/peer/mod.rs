@@ -28,6 +28,7 @@ pub use config::{PeerBounds, PeerOptions, PeerStartError};
 pub use counts::PeerMetrics;
 pub use driver::{PeerDriver, PeerError};
 pub use key::{KEY_VARIABLE, KeyError, ticket_key};
+pub use tessera_lifecycle::RequestKey;
 pub use tessera_lifecycle::peer::{
     BlockRef, Generation, Mode, PartId, PartOrder, PeerCounters, PeerFailure, PeerGauges,
     PeerLimits, PeerResults, PeerStop, PeerTimes, Side, StepFailure, TransferId, TransferOrder,
