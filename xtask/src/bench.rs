@@ -30,6 +30,8 @@ enum Family {
     Wire,
     /// The RAM tier in process, against memcpy.
     Store,
+    /// READ and WRITE between two workers, against a raw socket.
+    Peer,
     /// The connector's own time in an engine step.
     Engine,
 }
@@ -49,6 +51,7 @@ pub(crate) fn command(project: &Project, arguments: &BenchArguments) -> Result<E
         Some(Family::Engine) => programs.push(engine_step(project)),
         Some(Family::Wire) => programs.push(data_path(project, Some("wire"))),
         Some(Family::Store) => programs.push(data_path(project, Some("store"))),
+        Some(Family::Peer) => programs.push(data_path(project, Some("peer"))),
     }
     if arguments.json {
         let rows = programs

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tessera_node::Address;
 
-use crate::bench::floor;
+use crate::bench::{floor, prefill};
 use crate::units::{Quota, parse_duration, parse_quota, parse_size};
 
 /// Where a node listens, and where it is looked for, if nothing else is said.
@@ -40,6 +40,13 @@ pub(crate) enum Command {
     /// The sending process of the raw socket floor
     #[command(name = floor::SUBCOMMAND, hide = true)]
     BenchFloor,
+    /// The prefill side of the peer rows
+    #[command(name = prefill::SUBCOMMAND, hide = true)]
+    BenchPrefill {
+        /// Shape of the block memory, and the other side
+        #[arg(trailing_var_arg = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// Arguments of `tessera node`.
@@ -155,6 +162,8 @@ pub(crate) enum Family {
     Wire,
     /// The tiers in this process: memory against memcpy, the disk against a raw io_uring loop
     Store,
+    /// READ and WRITE between the block memories of two processes, against a raw socket
+    Peer,
 }
 
 #[cfg(test)]

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Command::Clean(arguments) => commands::clean::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::BenchFloor => bench::floor::serve(),
+        Command::BenchPrefill { arguments } => bench::prefill::serve(&arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -9,6 +9,8 @@ pub(crate) mod floor;
 mod load;
 mod node_process;
 mod objects;
+mod peer;
+pub(crate) mod prefill;
 mod report;
 mod row;
 mod run;

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::{disk, report, store, wire};
+use super::{disk, peer, report, store, wire};
 use crate::args::{BenchArguments, Family};
 
 /// Prints a table, and with `--json` the rows as the last line.
@@ -18,6 +18,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     } else {
         0
     };
+    total += if wanted(Family::Peer) { peer::ROWS } else { 0 };
     let progress = ProgressBar::new(total);
     let style = "{bar:30} {pos}/{len} {elapsed} {msg}";
     progress.set_style(ProgressStyle::with_template(style)?);
@@ -29,6 +30,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         rows.append(&mut store::run(arguments.seconds, &progress)?);
         let folder = arguments.data.as_deref();
         rows.append(&mut disk::run(folder, arguments.seconds, &progress)?);
+    }
+    if wanted(Family::Peer) {
+        rows.append(&mut peer::run(arguments.seconds, &progress)?);
     }
     progress.finish_and_clear();
     report::print(&rows, arguments.json)

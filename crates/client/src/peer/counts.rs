@@ -60,6 +60,10 @@ counts! {
     closed_late,
     /// Connections that ended otherwise.
     closed,
+    /// Frames without bytes of blocks that came, those of the handshake left out.
+    messages_received,
+    /// Frames without bytes of blocks that were sent, those of the handshake left out.
+    messages_sent,
     /// Bytes that landed in blocks of this worker.
     bytes_received,
     /// Bytes of blocks of this worker that were sent.

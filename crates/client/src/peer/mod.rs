@@ -26,6 +26,7 @@ mod writer;
 pub use config::{PeerBounds, PeerOptions, PeerStartError};
 pub use counts::PeerMetrics;
 pub use driver::{PeerDriver, PeerError};
+pub use tessera_lifecycle::RequestKey;
 pub use tessera_lifecycle::peer::{
     BlockRef, Generation, Mode, PartId, PartOrder, PeerCounters, PeerFailure, PeerGauges,
     PeerLimits, PeerResults, PeerStop, PeerTimes, Side, StepFailure, TransferId, TransferOrder,

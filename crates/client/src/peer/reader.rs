@@ -87,6 +87,8 @@ impl Reader {
         let deadline = Instant::now() + bounds.frame_timeout;
         let header = self.receiver.header(deadline).await?;
         let body = self.receiver.body(deadline).await?;
+        let messages = &self.core.counts.messages_received;
+        messages.add(u64::from(header.payload_bytes == 0));
         match header.kind {
             Kind::PeerControl => {
                 let frame = Frame::decode(body)?;

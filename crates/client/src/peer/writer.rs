@@ -89,7 +89,9 @@ impl Writer {
         self.sender
             .send(&header, &self.body, payload, deadline)
             .await?;
-        self.core.counts.bytes_sent.add(payload_bytes);
+        let counts = &self.core.counts;
+        counts.bytes_sent.add(payload_bytes);
+        counts.messages_sent.add(u64::from(payload_bytes == 0));
         Ok(())
     }
 
