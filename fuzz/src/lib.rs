@@ -4,6 +4,7 @@
 //! files. The property: a decoder never panics, and whatever it accepts encodes to the bytes that
 //! it accepted, so that no two byte strings mean the same message.
 
+use tessera_lifecycle::handover::{End, HandoverBlock, HandoverOrder};
 use tessera_lifecycle::{
     Attempt, ChunkHash, LeaseOrder, LoadId, LoadOrder, RequestKey, SaveOrder, StepPlan,
 };
@@ -45,7 +46,7 @@ macro_rules! decoders {
 decoders! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
     ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
-    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer,
+    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Drop, DropAnswer,
 }
 
 /// The decoder that `input` chooses, and the bytes for it; `None` if there is not even a choice.
@@ -149,6 +150,26 @@ pub fn sample_plan() -> Vec<u8> {
         cancels: vec![id],
         preempted: vec![id],
         saves: saves.into_iter().collect(),
+        handovers: vec![handover()],
+        handovers_cancelled: vec![7],
     };
     plan.encode()
+}
+
+fn handover() -> HandoverOrder {
+    HandoverOrder {
+        request: Some("request".to_owned()),
+        key: RequestKey(3),
+        transfer: 7,
+        end: End::Takes,
+        workers: vec![(8, "127.0.0.1:4000".to_owned())],
+        blocks: vec![HandoverBlock {
+            group: 1,
+            local: 2,
+            remote: 3,
+        }],
+        generation: 4,
+        timeout_ms: 1_000,
+        lease_ms: 2_000,
+    }
 }

@@ -81,10 +81,16 @@ class Served:
 
     def add(self, job: dict[str, Any]) -> list[str]:
         """Adds requests, which wait for the next steps. Returns their names."""
-        parameters = SamplingParams(temperature=0, max_tokens=job["max_tokens"], ignore_eos=True)
         salts = job.get("salts") or [None] * len(job["prompts"])
+        handovers = job.get("handovers") or [None] * len(job["prompts"])
         names = []
-        for tokens, salt in zip(job["prompts"], salts, strict=True):
+        for tokens, salt, handover in zip(job["prompts"], salts, handovers, strict=True):
+            parameters = SamplingParams(
+                temperature=0,
+                max_tokens=job["max_tokens"],
+                ignore_eos=True,
+                extra_args={"kv_transfer_params": handover} if handover else None,
+            )
             prompt = {"prompt_token_ids": tokens, **({"cache_salt": salt} if salt else {})}
             name = f"r{self.numbered}"
             self.numbered += 1
@@ -127,6 +133,7 @@ class Served:
                     "finish_reason": output.outputs[0].finish_reason,
                     "ttft_ms": round(self.ttft[name] * 1000, 3),
                     "total_ms": round((now - self.begun[name]) * 1000, 3),
+                    "handover": output.kv_transfer_params,
                 }
 
     def abort(self, names: list[str]) -> None:

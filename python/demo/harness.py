@@ -185,6 +185,8 @@ class Result:
     """Prompt tokens that were not computed, wherever they came from."""
     ttft_ms: float
     total_ms: float
+    handover: dict[str, Any] | None = None
+    """With what another engine goes on from the prompt."""
 
 
 OURS = "vllm:tessera_"
@@ -309,10 +311,12 @@ class Engine(Process):
         prompts: Sequence[Sequence[int]],
         max_tokens: int = 16,
         salts: Sequence[str | None] | None = None,
+        handovers: Sequence[dict[str, Any] | None] | None = None,
     ) -> list[str]:
         """Adds requests that wait for the next step; returns their names."""
         job = {"prompts": [list(tokens) for tokens in prompts], "max_tokens": max_tokens}
-        return self.ask(op="add", **job, salts=list(salts or ()))["names"]
+        more = {"salts": list(salts or ()), "handovers": list(handovers or ())}
+        return self.ask(op="add", **job, **more)["names"]
 
     def step(self) -> list[str]:
         """One step; returns the names of the requests that are finished and not collected."""

@@ -105,7 +105,11 @@ impl Raise for StartError {
         match self {
             Self::Config(_) | Self::Shape(_) | Self::Rank { .. } => ErrorKind::Config,
             Self::Layout(_) => ErrorKind::Layout,
-            Self::Local(_) | Self::Staging { .. } | Self::Runtime(_) => ErrorKind::Resource,
+            Self::Local(_)
+            | Self::Staging { .. }
+            | Self::Key(_)
+            | Self::Peer(_)
+            | Self::Runtime(_) => ErrorKind::Resource,
         }
     }
 }
@@ -138,7 +142,9 @@ impl Raise for DriverError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Closed => ErrorKind::Closed,
-            Self::NotPromised(_) | Self::Plan(_) | Self::Memory(_) => ErrorKind::Step,
+            Self::NotPromised(_) | Self::Plan(_) | Self::Peer(_) | Self::Memory(_) => {
+                ErrorKind::Step
+            }
         }
     }
 }

@@ -10,7 +10,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use tessera_client::driver::{EngineConfig, ScheduledRequest, SchedulerDriver, StepInput};
+use tessera_client::Incarnation;
+use tessera_client::driver::{
+    EngineConfig, Finished, Prompt, ScheduledRequest, SchedulerDriver, StepInput, TicketWorker,
+};
 use tessera_client::local::LocalNode;
 
 use crate::error::Raise as _;
@@ -35,11 +38,19 @@ type Known = (
 /// New hashes of known requests by id: the index of the first, and the hashes.
 type Grown = HashMap<String, (u64, Vec<PyBackedBytes>)>;
 
+/// What identifies a prompt: tokens, block hashes, and what its blocks depend on beside them.
+type Identity = (Vec<u32>, Vec<PyBackedBytes>, Vec<PyBackedBytes>);
+
+/// A finished request that another engine may take: its prompt, the tokens computed of it, and the
+/// blocks of each group.
+type Wanted = (Identity, u64, Vec<Vec<u32>>);
+
 /// The scheduler's side of the connector.
 #[pyclass(frozen, module = "tessera_kv._native")]
 pub(crate) struct Scheduler {
     driver: SchedulerDriver,
     namespace: String,
+    hash_tokens: u64,
     meter: Meter,
     local: Mutex<Option<LocalNode>>,
 }
@@ -58,6 +69,7 @@ impl Scheduler {
         Ok(Self {
             driver,
             namespace: namespace.to_string(),
+            hash_tokens: config.hash_tokens,
             meter: Meter::default(),
             local: Mutex::new(local),
         })
@@ -161,10 +173,74 @@ impl Scheduler {
         done.map_err(|error| error.raise(py))
     }
 
-    /// The engine has finished with a request; whether its blocks must be kept.
-    fn finished(&self, py: Python<'_>, request: &str) -> PyResult<bool> {
-        py.detach(|| self.driver.finished(request))
-            .map_err(|error| error.raise(py))
+    /// Where this engine's workers listen: rank, process start, address of each.
+    fn meet(&self, py: Python<'_>, mut workers: Vec<(u16, String, String)>) -> PyResult<()> {
+        workers.sort();
+        let worker = |(rank, incarnation, address): (u16, String, String)| {
+            let start = u128::from_str_radix(&incarnation, 16).map_err(|error| {
+                PyValueError::new_err(format!("worker {rank}: {incarnation:?}: {error}"))
+            })?;
+            let incarnation = Incarnation(start);
+            PyResult::Ok(TicketWorker {
+                incarnation,
+                address,
+            })
+        };
+        let workers = workers.into_iter().map(worker).collect::<PyResult<_>>()?;
+        self.driver.meet(workers).map_err(|error| error.raise(py))
+    }
+
+    /// Tokens at the end of a prompt that is to be handed over, which are not computed here.
+    #[getter]
+    fn left_to_decode(&self) -> u64 {
+        self.driver.left_to_decode()
+    }
+
+    /// A request has come with a ticket; why it is not taken, if it is not.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    fn admit(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        ticket: &str,
+        identity: Identity,
+    ) -> PyResult<Option<String>> {
+        let admit = |prompt: Prompt<'_>| self.driver.admit(request, ticket, prompt);
+        let admitted = py.detach(|| with_prompt(&identity, self.hash_tokens, admit));
+        let admitted = admitted.map_err(|error| error.raise(py))?;
+        Ok(admitted.err().map(|refused| refused.to_string()))
+    }
+
+    /// The engine has finished with a request, which another one may take. The ticket for it, if it
+    /// can be offered: then its blocks must be kept until it is reported as sent.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    #[pyo3(signature = (request, wanted=None))]
+    fn finished(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        wanted: Option<Wanted>,
+    ) -> PyResult<Option<String>> {
+        let ticket = py.detach(|| match &wanted {
+            None => self.driver.finished(request, None),
+            Some((identity, computed_tokens, tables)) => {
+                with_prompt(identity, self.hash_tokens, |prompt| {
+                    let wanted = Finished {
+                        prompt,
+                        computed_tokens: *computed_tokens,
+                        tables,
+                    };
+                    self.driver.finished(request, Some(wanted))
+                })
+            }
+        });
+        ticket.map_err(|error| error.raise(py))
     }
 
     /// All values since the start, by name.
@@ -187,6 +263,21 @@ impl Scheduler {
             drop(self.local.lock().take());
         });
     }
+}
+
+fn with_prompt<R>(
+    (tokens, hashes, others): &Identity,
+    hash_tokens: u64,
+    use_it: impl FnOnce(Prompt<'_>) -> R,
+) -> R {
+    let hashes: Vec<&[u8]> = hashes.iter().map(|hash| &**hash).collect();
+    let others: Vec<&[u8]> = others.iter().map(|other| &**other).collect();
+    use_it(Prompt {
+        tokens,
+        hashes: &hashes,
+        hash_tokens,
+        others: &others,
+    })
 }
 
 fn new_request(new: New) -> ScheduledRequest {

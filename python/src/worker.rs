@@ -73,6 +73,15 @@ impl Worker {
         })
     }
 
+    /// Where other engines find this worker, if they may: its rank, its process start in
+    /// hexadecimal digits, and its address.
+    #[getter]
+    fn peer_place(&self) -> Option<(u16, String, String)> {
+        let place = self.driver.peer_place()?;
+        let start = format!("{:032x}", place.incarnation.0);
+        Some((place.rank, start, place.address))
+    }
+
     /// Returns when nothing writes any more to the blocks of the requests that the plan preempts.
     #[expect(
         clippy::needless_pass_by_value,

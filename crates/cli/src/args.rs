@@ -6,10 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tessera_client::NamespaceDigest;
 use tessera_node::Address;
 
 use crate::bench::{floor, prefill};
-use crate::units::{Quota, parse_duration, parse_quota, parse_size};
+use crate::units::{
+    Quota, Ttl, parse_duration, parse_namespace, parse_quota, parse_size, parse_ttl,
+};
 
 /// Where a node listens, and where it is looked for, if nothing else is said.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:7421";
@@ -31,12 +34,16 @@ pub(crate) enum Command {
     Stat(StatArguments),
     /// Measure the round trip to a node
     Ping(PingArguments),
+    /// Remove everything that a node holds of one namespace, from memory and disk, for good
+    Drop(DropArguments),
     /// Read every object in data folders that no node uses, and compare it with its checksum
     Verify(VerifyArguments),
     /// Remove what a node that is over kept on disk: that of the local node, or what is named
     Clean(CleanArguments),
     /// Measure the data path against the floors of this machine, in one run
     Bench(BenchArguments),
+    /// Replay a public trace of requests, beside LRU and Belady of the same capacity
+    Replay(ReplayArguments),
     /// The sending process of the raw socket floor
     #[command(name = floor::SUBCOMMAND, hide = true)]
     BenchFloor,
@@ -73,6 +80,13 @@ pub(crate) struct NodeArguments {
     /// Most memory of a tenant's objects, such as team-a=4GiB; of each other one with *=SIZE
     #[arg(long, value_name = "TENANT=SIZE", value_delimiter = ',', value_parser = parse_quota)]
     pub(crate) quota: Vec<Quota>,
+    /// Most bytes of a tenant in all data folders, such as team-a=40GiB; of each other one *=SIZE
+    #[arg(long, value_name = "TENANT=SIZE", value_delimiter = ',', value_parser = parse_quota)]
+    #[arg(requires = "data")]
+    pub(crate) disk_quota: Vec<Quota>,
+    /// How long objects are found after they were stored, such as 24h; of a tenant with team-a=1h
+    #[arg(long, value_name = "[TENANT=]DURATION", value_delimiter = ',', value_parser = parse_ttl)]
+    pub(crate) ttl: Vec<Ttl>,
     /// Listen where other machines or users can reach the node: this release has no authentication
     #[arg(long)]
     pub(crate) insecure: bool,
@@ -120,6 +134,23 @@ pub(crate) struct PingArguments {
     pub(crate) json: bool,
 }
 
+/// Arguments of `tessera drop`.
+#[derive(Debug, Args)]
+pub(crate) struct DropArguments {
+    /// The namespace: 64 hexadecimal digits, as engines log them
+    #[arg(value_parser = parse_namespace)]
+    pub(crate) namespace: NamespaceDigest,
+    /// HOST:PORT or unix:/PATH; with several nodes, drop it on each
+    #[arg(long, default_value = DEFAULT_ADDRESS)]
+    pub(crate) node: Address,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// One JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Arguments of `tessera verify`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArguments {
@@ -155,6 +186,33 @@ pub(crate) struct BenchArguments {
     pub(crate) seconds: u32,
 }
 
+/// Arguments of `tessera replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArguments {
+    /// A trace in Mooncake's format: one JSON object a line, with input_length and hash_ids
+    pub(crate) trace: PathBuf,
+    /// Replay against this node, HOST:PORT or unix:/PATH, instead of a store in this process
+    #[arg(long)]
+    pub(crate) node: Option<Address>,
+    /// Bytes of the object that holds a block of 512 tokens
+    #[arg(long, value_parser = parse_size, default_value = "64KiB")]
+    pub(crate) object_bytes: u64,
+    /// Reads or stores in flight at a node
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=128))]
+    pub(crate) in_flight: u8,
+    /// Capacities in percent of the working set; a node has its own
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', conflicts_with = "node",
+          default_values_t = [1, 5, 10, 25, 50, 100],
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) capacity: Vec<u8>,
+    /// Draw hit rate over capacity into this SVG file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) chart: Option<PathBuf>,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// A family of rows of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Family {
@@ -180,7 +238,8 @@ mod tests {
     #[test]
     fn the_documented_node_command_parses() {
         let line = "tessera node --listen 127.0.0.1:7421 --ram 4GiB --idle-exit 300s --lock /l \
-                    --data /a,/b --disk 1TiB --write back --quota a=1GiB,*=2GiB --quota b=3GiB";
+                    --data /a,/b --disk 1TiB --write back --quota a=1GiB,*=2GiB --quota b=3GiB \
+                    --ttl 2d,a=90m --disk-quota c=9GiB";
         let parsed = Arguments::try_parse_from(line.split(' ')).expect("the documented command");
         let Command::Node(node) = parsed.command else {
             panic!("not a node")
@@ -192,6 +251,9 @@ mod tests {
         let quotas = [(Some("a"), 1), (None, 2), (Some("b"), 3)];
         let quotas = quotas.map(|(tenant, gib)| (tenant.map(str::to_owned), gib << 30));
         assert_eq!(node.quota, quotas);
+        assert_eq!(node.disk_quota, [(Some("c".to_owned()), 9 << 30)]);
+        let ttls = [(None, 172_800), (Some("a".to_owned()), 5_400)];
+        assert_eq!(node.ttl, ttls);
         assert_eq!((node.disk, node.write), (Some(1 << 40), WriteMode::Back));
     }
 
@@ -204,7 +266,11 @@ mod tests {
             ("tessera node --ram 4GiB --quota 1GiB", "team-a=4GiB"),
             ("tessera node --ram 4GiB --quota a=1", "512MiB"),
             ("tessera node --ram 4GiB --quota =1GiB", "team-a=4GiB"),
+            ("tessera node --ram 4GiB --disk-quota a=1GiB", "--data"),
+            ("tessera node --ram 4GiB --ttl a=1", "300s"),
+            ("tessera node --ram 4GiB --ttl 999ms", "one second"),
             ("tessera stat --node unix:relative", "unix:/run"),
+            ("tessera drop 12ab", "64 hexadecimal digits"),
         ] {
             let refused = Arguments::try_parse_from(line.split(' ')).expect_err(line);
             assert!(refused.to_string().contains(example), "{refused}");

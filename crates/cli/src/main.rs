@@ -1,5 +1,5 @@
-//! The one shipped binary of Tessera: `node`, `stat`, `ping`, `verify`, `clean`,
-//! `bench`.
+//! The one shipped binary of Tessera: `node`, `stat`, `ping`, `drop`, `verify`,
+//! `clean`, `bench`, `replay`.
 //!
 //! May import: client and node. Parses the command line, sets up the log, calls one command, and
 //! prints an error as one line that says what to do.
@@ -8,6 +8,7 @@
 mod args;
 mod bench;
 mod commands;
+mod replay;
 mod units;
 
 use std::io::IsTerminal;
@@ -27,9 +28,11 @@ fn main() -> ExitCode {
         Command::Node(arguments) => commands::node::run(arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
         Command::Ping(arguments) => commands::ping::run(&arguments),
+        Command::Drop(arguments) => commands::drop::run(&arguments),
         Command::Verify(arguments) => commands::verify::run(&arguments),
         Command::Clean(arguments) => commands::clean::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
         Command::BenchFloor => bench::floor::serve(),
         Command::BenchPrefill { arguments } => bench::prefill::serve(&arguments),
     };

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use tessera_client::NamespaceDigest;
+
 const BYTE_UNITS: [(&str, u64); 5] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -16,7 +18,13 @@ const BYTE_UNITS: [(&str, u64); 5] = [
 /// Longest name of a tenant with a quota: it is part of the name of a counter.
 const NAME_BYTES_MAX: usize = 128;
 
-const TIME_UNITS: [(&str, u64); 4] = [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000)];
+const TIME_UNITS: [(&str, u64); 5] = [
+    ("ms", 1),
+    ("s", 1_000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+];
 
 /// Bytes of a size such as `4GiB`, or a message that names the units.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
@@ -33,21 +41,55 @@ pub(crate) type Quota = (Option<String>, u64);
 /// A tenant and a size such as `team-a=4GiB`, or `*=4GiB`, or a message that says so.
 pub(crate) fn parse_quota(text: &str) -> Result<Quota, String> {
     let split = text.split_once('=');
-    let named = split.filter(|(name, _)| (1..=NAME_BYTES_MAX).contains(&name.len()));
-    let Some((name, size)) = named.filter(|(name, _)| name.chars().all(|c| c.is_ascii_graphic()))
-    else {
+    let Some((name, size)) = split.filter(|(name, _)| is_name(name)) else {
         return Err("a quota is a tenant and a size, such as team-a=4GiB or *=4GiB".to_owned());
     };
     let bytes = parse_size(size)?;
     Ok(((name != "*").then(|| name.to_owned()), bytes))
 }
 
-/// A duration such as `300s`, `250ms`, `5m` or `1h`, or a message that names the units.
+/// The digest of a namespace, or a message that says how it is written.
+pub(crate) fn parse_namespace(text: &str) -> Result<NamespaceDigest, String> {
+    let message = || "a namespace is named by 64 hexadecimal digits, as engines log it".to_owned();
+    let digits = text.as_bytes();
+    if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return Err(message());
+    }
+    let mut digest = [0; 32];
+    for (byte, at) in digest.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(&text[at..at + 2], 16).map_err(|_error| message())?;
+    }
+    Ok(NamespaceDigest(digest))
+}
+
+/// How long the objects of a tenant are found, seconds; without a name, those of all others.
+pub(crate) type Ttl = (Option<String>, u32);
+
+/// A duration such as `24h`, of a tenant as in `team-a=1h`, or a message that says so.
+pub(crate) fn parse_ttl(text: &str) -> Result<Ttl, String> {
+    let (name, duration) = match text.split_once('=') {
+        Some((name, duration)) => (Some(name), duration),
+        None => (None, text),
+    };
+    if name.is_some_and(|name| !is_name(name)) {
+        return Err("a lifetime is a duration such as 24h, or of a tenant team-a=1h".to_owned());
+    }
+    let seconds = parse_duration(duration)?.as_secs();
+    let seconds = u32::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+    let seconds = seconds.ok_or("a lifetime is one second to 100 years")?;
+    Ok((name.map(str::to_owned), seconds))
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.chars().all(|c| c.is_ascii_graphic())
+}
+
+/// A duration such as `300s`, `250ms`, `5m`, `1h` or `7d`, or a message that names the units.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     scale(
         text,
         &TIME_UNITS,
-        "a duration is a whole number with ms, s, m or h, such as 300s",
+        "a duration is a whole number with ms, s, m, h or d, such as 300s",
     )
     .map(Duration::from_millis)
 }

@@ -319,3 +319,33 @@ fn a_node_whose_output_goes_nowhere_serves_and_ends_cleanly() {
     node.signal(Signal::TERM);
     assert_eq!(node.ended().code(), Some(0));
 }
+
+/// A namespace in which nothing was ever stored.
+const NAMESPACE: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+#[test]
+fn a_drop_that_nobody_can_confirm_is_refused_and_one_that_is_says_what_is_gone() {
+    let node = NodeProcess::start(&["--listen", "127.0.0.1:0"]);
+    let refused = run(&["drop", NAMESPACE, "--node", &node.address]);
+    assert!(!refused.status.success());
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("--yes"), "{said}");
+    let dropped = run(&["drop", NAMESPACE, "--node", &node.address, "--yes"]);
+    let said = String::from_utf8_lossy(&dropped.stdout).into_owned();
+    assert!(dropped.status.success(), "{dropped:?}");
+    assert!(said.contains("dropped 0 objects of 0 B"), "{said}");
+    let dropped = run(&[
+        "drop",
+        NAMESPACE,
+        "--node",
+        &node.address,
+        "--yes",
+        "--json",
+    ]);
+    let said: serde_json::Value = serde_json::from_slice(&dropped.stdout).expect("JSON");
+    assert_eq!(said["namespace"], NAMESPACE);
+    assert_eq!(
+        (&said["ram_objects"], &said["disk_bytes"]),
+        (&0.into(), &0.into())
+    );
+}

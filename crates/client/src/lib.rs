@@ -31,6 +31,7 @@ pub use health::{CircuitState, HealthConfig};
 pub use routing::{NodeIndex, NodeSpec};
 pub use until::{Over, Recall, Until};
 
+pub use tessera_proto::message::DropAnswer;
 // The words in which callers speak of objects and memory, so that they need no other crate.
 pub use tessera_proto::{
     Expectation, Incarnation, KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag,

@@ -168,6 +168,16 @@ impl LocalNode {
         Some(Address::Unix(socket))
     }
 
+    /// The private folder of this user's local node, made if it is missing.
+    ///
+    /// # Errors
+    ///
+    /// When there is no safe folder.
+    pub(crate) fn private_folder(options: &Options) -> Result<PathBuf, LocalError> {
+        let socket = Place::prepare(&options.local_dir)?.socket;
+        Ok(socket.parent().map(Path::to_owned).unwrap_or_default())
+    }
+
     /// The file that the node logs to.
     #[must_use]
     pub fn log(&self) -> &Path {

@@ -247,6 +247,43 @@ pub const TABLE: &[OptionDoc] = &[
         meaning: "Folder of the shared local node's socket, lock and log. Empty: \
                   `$XDG_RUNTIME_DIR/tessera`, or `~/.cache/tessera/run`.",
     },
+    OptionDoc {
+        key: "peer_listen",
+        kind: Kind::Text,
+        default: "\"\"",
+        meaning: "Where rank 0 listens for other engines, as `host:port`, the other ranks on the \
+                  ports behind it; port 0 takes free ones. With it, prompts go from prefill to \
+                  decode directly. Empty: they do not.",
+    },
+    OptionDoc {
+        key: "peer_insecure",
+        kind: Kind::Flag,
+        default: "false",
+        meaning: "Whether `peer_listen` may be an address that other machines reach. Nothing \
+                  there is encrypted: on a trusted network only.",
+    },
+    OptionDoc {
+        key: "peer_key_file",
+        kind: Kind::Text,
+        default: "\"\"",
+        meaning: "File of the secret, 32 bytes or more, with which prefill signs what decode may \
+                  take; the same on both. `TESSERA_PEER_KEY` in the environment goes before it. \
+                  Empty: `peer.key` in `local_dir`, made when it is missing, for engines of one \
+                  user on one host.",
+    },
+    OptionDoc {
+        key: "peer_lease_ms",
+        kind: TIMEOUT_MS,
+        default: "30000",
+        meaning: "How long prefill keeps the blocks of a finished prompt for a decode engine that \
+                  does not come.",
+    },
+    OptionDoc {
+        key: "peer_timeout_ms",
+        kind: TIMEOUT_MS,
+        default: "10000",
+        meaning: "How long decode waits for the blocks of a prompt. Then it computes them.",
+    },
 ];
 
 /// One node of `nodes`.
@@ -305,6 +342,11 @@ pub struct Options {
     pub local_data: String,
     pub local_idle_exit: Duration,
     pub local_dir: String,
+    pub peer_listen: Option<(String, u16)>,
+    pub peer_insecure: bool,
+    pub peer_key_file: String,
+    pub peer_lease: Duration,
+    pub peer_timeout: Duration,
 }
 
 /// Why the options were refused. Every message says what to write instead.
@@ -395,6 +437,11 @@ impl Options {
             local_data: reader.text("local_data")?,
             local_idle_exit: Duration::from_secs(reader.integer("local_idle_exit_s")?),
             local_dir: reader.folder("local_dir")?,
+            peer_listen: reader.listen("peer_listen")?,
+            peer_insecure: reader.flag("peer_insecure")?,
+            peer_key_file: reader.folder("peer_key_file")?,
+            peer_lease: reader.millis("peer_lease_ms")?,
+            peer_timeout: reader.millis("peer_timeout_ms")?,
         };
         options.check()
     }
@@ -461,7 +508,8 @@ vllm serve MODEL --kv-transfer-config '{
 ```
 
 An unknown option, a wrong type or a value out of range stops the start with a message that names
-the right one. `kv_role` is honoured: `kv_producer` only saves, `kv_consumer` only loads.
+the right one. `kv_role` is honoured: `kv_producer` only saves and offers,
+`kv_consumer` only loads and takes.
 
 | option | type | default | meaning |
 |---|---|---|---|

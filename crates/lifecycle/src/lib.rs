@@ -2,8 +2,9 @@
 //!
 //! Holds: the shape of an engine's cache ([`Shape`]), the one function that says which objects a
 //! boundary needs ([`plan`]), the plan of a step as it travels from the scheduler to its workers
-//! ([`StepPlan`]), the two machines of loads, [`SchedulerRoot`] and [`WorkerRoot`], and the machine
-//! of direct transfers between engines, [`PeerRoot`]. May import: proto. Never sees: a clock,
+//! ([`StepPlan`]), the two machines of loads, [`SchedulerRoot`] and [`WorkerRoot`], and the two of
+//! direct transfers between engines, [`HandoverRoot`] in the scheduler and [`PeerRoot`] in each
+//! worker. May import: proto. Never sees: a clock,
 //! async, a channel, a lock, a socket, a thread, `unsafe`.
 //!
 //! # How to drive a machine
@@ -15,6 +16,7 @@
 //! it after each step.
 #![forbid(unsafe_code)]
 
+pub mod handover;
 mod ids;
 mod metadata;
 pub mod peer;
@@ -23,6 +25,7 @@ pub mod scheduler;
 mod shape;
 pub mod worker;
 
+pub use handover::{HandoverConfig, HandoverRoot};
 pub use ids::{Attempt, LoadId, LookupId, RequestKey, SaveId};
 pub use metadata::{ChunkHash, LeaseOrder, LoadOrder, PlanError, SaveOrder, StepPlan};
 pub use peer::{PeerConfig, PeerRoot};

@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use tessera_proto::{BlockHash, Incarnation, LeaseId};
 use thiserror::Error;
 
+use crate::handover::HandoverOrder;
 use crate::ids::LoadId;
 use crate::plan::Span;
 use crate::scheduler::{Held, NodeIndex};
 
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 
 /// The hash that names a chunk, as bytes: valid by construction or checked when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -119,6 +120,10 @@ pub struct StepPlan {
     pub preempted: Vec<LoadId>,
     /// Objects to save when the step ends.
     pub saves: Vec<SaveOrder>,
+    /// Direct transfers that begin.
+    pub handovers: Vec<HandoverOrder>,
+    /// Direct transfers whose request is gone.
+    pub handovers_cancelled: Vec<u128>,
 }
 
 /// Why bytes are not a plan. Scheduler and worker run different versions, or the bytes are damaged.
@@ -146,6 +151,8 @@ impl StepPlan {
             && self.cancels.is_empty()
             && self.preempted.is_empty()
             && self.saves.is_empty()
+            && self.handovers.is_empty()
+            && self.handovers_cancelled.is_empty()
     }
 
     /// The plan as bytes.

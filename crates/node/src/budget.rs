@@ -1,8 +1,7 @@
 //! A number of bytes that may be in use at once over all connections.
 //!
-//! Called before memory is reserved for an object that is still to arrive, and before one is pinned
-//! to be sent. Invariant: the bytes of all living grants never exceed the budget, and a grant gives
-//! its bytes back exactly once.
+//! Called before memory is reserved for an object that is still to arrive. Invariant: the bytes of
+//! all living grants never exceed the budget, and a grant gives its bytes back exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tessera_proto::limits;
-use tessera_store::{TenantLimits, WritePolicy};
+use tessera_store::{Lifetimes, TenantLimits, WritePolicy};
 use tessera_transport::Address;
 
 use crate::error::StartError;
@@ -30,6 +30,8 @@ pub struct NodeConfig {
     pub data: Option<DataConfig>,
     /// How much of memory tenants may hold.
     pub tenants: TenantLimits,
+    /// How long objects are found.
+    pub lifetimes: Lifetimes,
     /// Allows an address that other machines can reach and a folder that other users can enter.
     pub insecure: bool,
     /// Held while the node runs; a unix socket has one of its own if none is given.
@@ -49,6 +51,8 @@ pub struct DataConfig {
     pub bytes: Option<u64>,
     /// When a PUT is answered.
     pub write: WritePolicy,
+    /// What tenants may hold on the disks together. The names are those in [`NodeConfig::tenants`].
+    pub tenants: TenantLimits,
     /// Bytes a second at which the disks are read for damage that nobody meets; 0 for never.
     pub scrub_bytes_s: u64,
 }
@@ -66,7 +70,7 @@ pub struct NodeLimits {
     pub unpublished_bytes: u64,
     /// Bytes under lease, over all connections.
     pub leased_bytes: u64,
-    /// Bytes of objects that are being sent, over all connections. Beyond it: busy.
+    /// Bytes of objects that are being sent, over all connections. Beyond it they take turns.
     pub sending_bytes: u64,
     /// From the connection to the last byte of its HELLO.
     pub hello_timeout: Duration,
@@ -87,6 +91,7 @@ impl NodeConfig {
             ram_bytes,
             data: None,
             tenants: TenantLimits::default(),
+            lifetimes: Lifetimes::default(),
             insecure: false,
             lock: None,
             idle_exit: None,
@@ -95,8 +100,9 @@ impl NodeConfig {
     }
 }
 
-/// What the limits of tenants must fulfil.
-pub(crate) fn check_tenants(limits: &TenantLimits) -> Result<(), StartError> {
+/// What the limits of tenants must fulfil, in memory and on disk.
+pub(crate) fn check_tenants(config: &NodeConfig) -> Result<(), StartError> {
+    let limits = &config.tenants;
     let names: BTreeSet<_> = limits.named.iter().map(|(name, _)| name).collect();
     if names.len() < limits.named.len() {
         return Err(StartError::Limits("a tenant has two quotas: give one"));
@@ -104,6 +110,27 @@ pub(crate) fn check_tenants(limits: &TenantLimits) -> Result<(), StartError> {
     if names.len() > TENANTS_NAMED_MAX {
         let message = "more than 128 tenants have a quota: let others share one, with `*=SIZE`";
         return Err(StartError::Limits(message));
+    }
+    let on_disk = config.data.as_ref().map(|data| &data.tenants.named);
+    let same = on_disk.is_none_or(|named| {
+        named.len() == names.len() && named.iter().all(|(name, _)| names.contains(name))
+    });
+    if !same {
+        let message = "tenants have names of their own in memory or on disk: name them in both";
+        return Err(StartError::Limits(message));
+    }
+    Ok(())
+}
+
+/// What lifetimes must fulfil.
+pub(crate) fn check_lifetimes(lifetimes: &Lifetimes) -> Result<(), StartError> {
+    let names: BTreeSet<_> = lifetimes.named.iter().map(|(name, _)| name).collect();
+    if names.len() < lifetimes.named.len() {
+        return Err(StartError::Limits("a tenant has two lifetimes: give one"));
+    }
+    let all = lifetimes.named.iter().map(|(_, ttl_s)| *ttl_s);
+    if all.chain(lifetimes.others).any(|ttl_s| ttl_s == 0) {
+        return Err(StartError::Limits("objects live at least a second"));
     }
     Ok(())
 }

@@ -209,7 +209,7 @@ impl Connection {
         tracing::debug!(connection = self.owner.0, client = hello.name, "connected");
         let answer = HelloAnswer {
             version: PROTOCOL_VERSION,
-            features: Features::default(),
+            features: hello.features.and(Features::DROP),
             incarnation: self.shared.incarnation,
             object_bytes_max: self.shared.limits.object_bytes,
             in_flight_max: self.shared.limits.in_flight,
@@ -228,6 +228,8 @@ impl Connection {
             self.shared.counters.refused_busy_in_flight.count();
             self.receiver.body(deadline).await?;
             self.receiver.payload_discard(deadline).await?;
+            let received = &self.shared.counters.received_bytes;
+            received.add(header.payload_bytes);
             let message = "more requests in flight than HELLO agreed: wait for answers";
             let refusal = Answer::refusal(header.request, Refusal::Busy, message);
             room.send(Queued::Answer(refusal));

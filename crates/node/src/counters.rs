@@ -73,6 +73,8 @@ counters! {
     requests_release,
     /// REMOVE requests.
     requests_remove,
+    /// DROP requests.
+    requests_drop,
     /// STAT requests.
     requests_stat,
     /// PING requests.
@@ -110,7 +112,7 @@ counters! {
     /// Damaged objects: PUTs that did not verify, stored ones that a reader reported, and what the
     /// tiers found damaged themselves.
     integrity_failures,
-    /// Payload bytes that arrived.
+    /// Payload bytes that arrived, also those that were not wanted.
     received_bytes,
     /// Payload bytes that were sent.
     sent_bytes,

@@ -4,6 +4,7 @@
 //! before memory is taken and anything is read, so that a mistake costs no time.
 
 use std::thread::available_parallelism;
+use std::time::SystemTime;
 
 use tessera_store::{DataFolder, DiskConfig, DiskSize, DiskTier, RamStore, Store, StoreConfig};
 
@@ -37,6 +38,7 @@ pub(crate) fn open(config: &NodeConfig) -> Result<Store, StartError> {
         write: data.write,
         objects_max: u32::try_from(objects_max).unwrap_or(u32::MAX),
         readers: READERS,
+        tenants: data.tenants.clone(),
     };
     let disk = DiskTier::open(ram.clone(), &config, disks)?;
     let stat = disk.stat();
@@ -66,6 +68,16 @@ fn ram(config: &NodeConfig) -> StoreConfig {
     wanted.leases.store_bytes_max = limits.leased_bytes;
     wanted.leases.owner_bytes_max = limits.own_leased_bytes();
     wanted.tenants = config.tenants.clone();
+    wanted.lifetimes = config.lifetimes.clone();
+    wanted.epoch_s = epoch_s();
     wanted.fault_threads = available_parallelism().map_or(1, usize::from);
     wanted
+}
+
+/// What the system's clock says of the start of this node. A clock before 1970 says nothing.
+fn epoch_s() -> u32 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u32::try_from(since.as_secs()).unwrap_or(u32::MAX)
+    })
 }

@@ -2,7 +2,7 @@
 //!
 //! Received by the reader of a connection, answered by its writer. Invariants: a request that waits
 //! behind others holds an id and no memory, whatever is asked for and however slowly it is read;
-//! what is pinned to be sent stays within one budget over all connections.
+//! what is pinned to be sent stays within one limit over all connections.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use tessera_store::{Fetched, ReadPin};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::time::Instant;
 
-use crate::budget::Grant;
 use crate::reply::Reply;
+use crate::sending::Turn;
 use crate::shared::Shared;
 use crate::writer::Answer;
 
-/// An object while it is sent, within the budget of bytes that are sent.
+/// An object while it is sent, within the limit on bytes that are being sent.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     pin: ReadPin,
-    _grant: Grant,
+    _turn: Turn,
 }
 
 impl Deref for Pinned {
@@ -79,7 +79,11 @@ impl Wanted {
         }
         // An object of another length is not sent, whatever the request says.
         let bytes = self.get.length_bytes.min(shared.limits.object_bytes);
-        let Some(grant) = shared.sending.grant(bytes) else {
+        let turn = match alone {
+            true => shared.sending.turn(bytes, self.waits_until(shared)).await,
+            false => shared.sending.now(bytes),
+        };
+        let Some(turn) = turn else {
             if !alone {
                 return Err(self);
             }
@@ -88,13 +92,19 @@ impl Wanted {
             return Ok(self.refuse(Refusal::Busy, message));
         };
         Ok(match self.fetch(shared).await {
-            Fetched::Found(pin) => self.found(shared, pin, grant),
+            Fetched::Found(pin) => self.found(shared, pin, turn),
             Fetched::Missing => {
                 let body = missing(shared, &self.get);
                 self.ready(body, None)
             }
             Fetched::Busy => self.refuse(Refusal::Busy, without_room(shared)),
         })
+    }
+
+    /// When it stops to wait for others, whatever it says: its client may be gone.
+    fn waits_until(&self, shared: &Shared) -> Instant {
+        let limit = Instant::now() + shared.limits.frame_timeout;
+        self.deadline.map_or(limit, |deadline| deadline.min(limit))
     }
 
     async fn fetch(&self, shared: &Shared) -> Fetched {
@@ -113,13 +123,13 @@ impl Wanted {
         told.await.unwrap_or(Fetched::Missing)
     }
 
-    fn found(self, shared: &Shared, pin: ReadPin, grant: Grant) -> Answer {
+    fn found(self, shared: &Shared, pin: ReadPin, turn: Turn) -> Answer {
         let header = *pin.header();
         let fits = header.length_bytes == self.get.length_bytes;
         let (answer, payload) = match fits {
             true => {
                 shared.counters.get_found.count();
-                let pinned = Pinned { pin, _grant: grant };
+                let pinned = Pinned { pin, _turn: turn };
                 (GetAnswer::Found(header), Some(pinned))
             }
             false => {

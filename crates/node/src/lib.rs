@@ -21,6 +21,7 @@ mod put;
 mod reply;
 mod requests;
 mod scrub;
+mod sending;
 mod shared;
 mod silence;
 mod writer;
@@ -29,7 +30,7 @@ pub use config::{DataConfig, NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
 pub use offline::{remove, verify};
-pub use tessera_store::{DiskReport, FolderError, TenantLimits, WritePolicy};
+pub use tessera_store::{DiskReport, FolderError, Lifetimes, TenantLimits, WritePolicy};
 pub use tessera_transport::{Address, AddressError};
 
 /// The store without a node around it, for those who measure it.
@@ -37,6 +38,6 @@ pub mod store {
     pub use tessera_proto::{Instant, checksum};
     pub use tessera_store::{
         DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, OwnerId, Presence,
-        Published, RamStore, RawDisk, Store, StoreConfig, WritePolicy,
+        Published, RamStore, RawDisk, Store, StoreConfig, TenantLimits, WritePolicy,
     };
 }

@@ -19,13 +19,14 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::budget::Budget;
 use crate::clock::Clock;
-use crate::config::{NodeConfig, check_tenants};
+use crate::config::{NodeConfig, check_lifetimes, check_tenants};
 use crate::connection;
 use crate::counters::Counters;
 use crate::data;
 use crate::error::StartError;
 use crate::listen::{Claim, Standing};
 use crate::scrub;
+use crate::sending::Sending;
 use crate::shared::{Shared, stopped};
 use crate::silence::Silences;
 
@@ -68,7 +69,8 @@ impl Node {
     /// See [`StartError`]; nothing is left behind.
     pub async fn start(config: NodeConfig) -> Result<RunningNode, StartError> {
         config.limits.check(config.ram_bytes)?;
-        check_tenants(&config.tenants)?;
+        check_tenants(&config)?;
+        check_lifetimes(&config.lifetimes)?;
         let mut claim = Claim::take(&config)?;
         let wanted = config.listen.to_string();
         let bind = |source| StartError::Bind {
@@ -93,7 +95,7 @@ impl Node {
             clock: Clock::start(),
             counters: Counters::default(),
             unpublished: Budget::new(limits.unpublished_bytes),
-            sending: Budget::new(limits.sending_bytes),
+            sending: Sending::new(limits.sending_bytes),
             connections: AtomicU64::new(0),
             limits,
         });

@@ -40,12 +40,12 @@ pub(crate) async fn receive(
         None
     };
     if let Some(status) = refused {
-        receiver.payload_discard(deadline).await?;
+        discard(shared, receiver, payload_bytes, deadline).await?;
         end(&shared.counters, reply, status);
         return Ok(());
     }
     if shared.store.contains(&id) {
-        receiver.payload_discard(deadline).await?;
+        discard(shared, receiver, payload_bytes, deadline).await?;
         let served = Arc::clone(shared);
         let done = move |published| end(&served.counters, reply, status(published));
         shared.store.join(&id, done);
@@ -54,7 +54,7 @@ pub(crate) async fn receive(
     let most = shared.limits.unpublished_bytes_with(payload_bytes);
     let of_all = || shared.unpublished.grant_within(payload_bytes, most);
     let Some(grants) = own.grant(payload_bytes).zip(of_all()) else {
-        receiver.payload_discard(deadline).await?;
+        discard(shared, receiver, payload_bytes, deadline).await?;
         shared.counters.refused_busy_bytes.count();
         let message = "too many bytes are being received: try again later";
         reply.refuse(Refusal::Busy, message);
@@ -64,7 +64,7 @@ pub(crate) async fn receive(
     let mut extent = match shared.store.reserve_for(object.tenant, payload_bytes, now) {
         Ok(extent) => extent,
         Err(refusal) => {
-            receiver.payload_discard(deadline).await?;
+            discard(shared, receiver, payload_bytes, deadline).await?;
             let status = match refusal {
                 ReserveRefusal::TooLarge => PutStatus::TooLarge,
                 ReserveRefusal::NoSpace => PutStatus::NoSpace,
@@ -91,6 +91,18 @@ pub(crate) async fn receive(
             drop(grants);
             end(&served.counters, reply, status(published));
         });
+    Ok(())
+}
+
+/// Takes a payload off the wire that is not wanted.
+async fn discard(
+    shared: &Shared,
+    receiver: &mut Receiver,
+    payload_bytes: u64,
+    deadline: Instant,
+) -> Result<(), End> {
+    receiver.payload_discard(deadline).await?;
+    shared.counters.received_bytes.add(payload_bytes);
     Ok(())
 }
 

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tessera_proto::Kind;
 use tessera_proto::message::{
-    Acquire, AcquireAnswer, Get, Ping, Release, ReleaseAnswer, Remove, RemoveAnswer, Stat,
-    StatAnswer,
+    Acquire, AcquireAnswer, AcquireItem, Drop as DropNamespace, DropAnswer, Get, Ping, Presence,
+    Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
 };
 use tessera_store::OwnerId;
 
@@ -38,6 +38,10 @@ pub(crate) fn answer(
         }
         Kind::Remove => {
             remove(shared, reply, &Remove::decode(body)?);
+            return Ok(());
+        }
+        Kind::Drop => {
+            drop_namespace(shared, reply, DropNamespace::decode(body)?);
             return Ok(());
         }
         Kind::Acquire => {
@@ -71,6 +75,9 @@ pub(crate) fn answer(
 
 fn acquire(shared: &Shared, owner: OwnerId, acquire: &Acquire) -> AcquireAnswer {
     shared.counters.requests_acquire.count();
+    if acquire.bytes_max == 0 {
+        return probe(shared, acquire);
+    }
     let ttl_ns = u64::from(acquire.lease_ms) * 1_000_000;
     let now = shared.clock.now();
     let acquired = shared
@@ -85,6 +92,22 @@ fn acquire(shared: &Shared, owner: OwnerId, acquire: &Acquire) -> AcquireAnswer 
     }
 }
 
+/// An ACQUIRE that wants no lease: says what is here, and leaves leases and their numbers alone.
+fn probe(shared: &Shared, acquire: &Acquire) -> AcquireAnswer {
+    let item = |id| AcquireItem {
+        presence: match shared.store.contains(id) {
+            true => Presence::Refused,
+            false => Presence::Missing,
+        },
+        length_bytes: 0,
+    };
+    AcquireAnswer {
+        lease: None,
+        lease_ms: 0,
+        items: acquire.ids.iter().map(item).collect(),
+    }
+}
+
 fn release(shared: &Shared, release: &Release) -> ReleaseAnswer {
     shared.counters.requests_release.count();
     let ids = (!release.ids.is_empty()).then_some(release.ids.as_slice());
@@ -92,6 +115,27 @@ fn release(shared: &Shared, release: &Release) -> ReleaseAnswer {
     ReleaseAnswer {
         released: u32::try_from(released).unwrap_or(u32::MAX),
     }
+}
+
+/// A drop walks over everything in memory: not on a thread that serves others.
+fn drop_namespace(shared: &Arc<Shared>, reply: Reply, drop: DropNamespace) {
+    shared.counters.requests_drop.count();
+    tracing::info!(namespace = %drop.namespace, "dropping");
+    let served = Arc::clone(shared);
+    tokio::task::spawn_blocking(move || {
+        served.store.drop_namespace(drop.namespace, move |dropped| {
+            tracing::info!(namespace = %drop.namespace, ?dropped, "dropped");
+            let mut body = Vec::new();
+            DropAnswer {
+                ram_objects: dropped.ram_objects,
+                ram_bytes: dropped.ram_bytes,
+                disk_objects: dropped.disk_objects,
+                disk_bytes: dropped.disk_bytes,
+            }
+            .encode(&mut body);
+            reply.send(Kind::DropAnswer, body);
+        });
+    });
 }
 
 fn remove(shared: &Arc<Shared>, mut reply: Reply, remove: &Remove) {

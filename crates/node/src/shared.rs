@@ -14,6 +14,7 @@ use crate::budget::Budget;
 use crate::clock::Clock;
 use crate::config::NodeLimits;
 use crate::counters::{Counters, entry};
+use crate::sending::Sending;
 
 /// One per node.
 #[derive(Debug)]
@@ -26,7 +27,7 @@ pub(crate) struct Shared {
     /// Bytes of objects in reception, or stored and not acknowledged yet.
     pub(crate) unpublished: Arc<Budget>,
     /// Bytes of objects that are being sent.
-    pub(crate) sending: Arc<Budget>,
+    pub(crate) sending: Sending,
     /// Connections that are open now.
     pub(crate) connections: AtomicU64,
 }
@@ -39,7 +40,7 @@ impl Shared {
             ("uptime_ms", self.clock.now().0 / 1_000_000),
             ("connections", self.connections.load(Ordering::Relaxed)),
             ("unpublished_bytes", self.unpublished.used()),
-            ("sending_bytes", self.sending.used()),
+            ("sending_bytes", self.sending.used_bytes()),
         ];
         numbers.append(&mut ram.entries());
         numbers.append(&mut disk.entries());
@@ -61,7 +62,7 @@ impl Shared {
     fn tenants(&self) -> impl Iterator<Item = StatEntry> {
         let ram = self.store.ram();
         let stats = match ram.has_tenants() {
-            true => ram.tenants(),
+            true => self.store.tenants(),
             false => Vec::new(),
         };
         stats.into_iter().flat_map(|tenant| {
@@ -73,6 +74,9 @@ impl Shared {
                 entry(&format!("{of}_objects"), tenant.objects),
                 entry(&format!("{of}_bytes"), tenant.bytes),
                 entry(&format!("{of}_evictions"), tenant.evictions),
+                entry(&format!("{of}_disk_objects"), tenant.disk_objects),
+                entry(&format!("{of}_disk_bytes"), tenant.disk_bytes),
+                entry(&format!("{of}_disk_evictions"), tenant.disk_evictions),
             ]
         })
     }

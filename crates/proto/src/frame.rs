@@ -58,6 +58,9 @@ kinds! {
     Stat = 0x0007,
     /// Asks whether the node is alive.
     Ping = 0x0008,
+    /// Drops a namespace: removes every object of it for good. The golden file keeps 9 as the
+    /// number of no kind.
+    Drop = 0x000a,
     /// Opens a connection between two engines.
     PeerHello = 0x0010,
     /// Says something about transfers between two engines; what answers it is another of these.
@@ -82,6 +85,8 @@ kinds! {
     StatAnswer = 0x8007,
     /// Answers [`Kind::Ping`].
     PingAnswer = 0x8008,
+    /// Answers [`Kind::Drop`].
+    DropAnswer = 0x800a,
     /// Answers [`Kind::PeerHello`].
     PeerHelloAnswer = 0x8010,
     /// Answers [`Kind::PeerPull`] with one piece; the bytes are the payload.

@@ -1,9 +1,9 @@
 //! The bytes that two Tessera processes must agree on.
 //!
 //! Holds: identity (namespace, object key, object id), the stored object header, the wire frame
-//! header and its messages, what engines say to each other about direct transfers, ring placement,
-//! and the limits that bound all of them. May import: no other crate of ours. Never sees: a
-//! runtime, a socket, a file, a clock, randomness, `unsafe`.
+//! header and its messages, what engines say to each other about direct transfers and the ticket
+//! that admits to one, ring placement, and the limits that bound all of them. May import: no other
+//! crate of ours. Never sees: a runtime, a socket, a file, a clock, randomness, `unsafe`.
 //!
 //! Every decoder takes bytes from an untrusted party: it checks each declared length against a
 //! named limit before it allocates or does arithmetic, consumes its input exactly, and answers with
@@ -20,6 +20,7 @@ pub mod message;
 mod object;
 pub mod peer;
 pub mod ring;
+pub mod ticket;
 mod time;
 
 pub use appended::Appended;

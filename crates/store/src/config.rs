@@ -23,6 +23,11 @@ pub struct StoreConfig {
     pub leases: LeaseLimits,
     /// What tenants may hold.
     pub tenants: TenantLimits,
+    /// How long their objects are found.
+    pub lifetimes: Lifetimes,
+    /// Seconds from the start of 1970 to the instant 0 of this store: what is kept across starts is
+    /// stamped with the time.
+    pub epoch_s: u32,
     /// Threads that fault the arena in at start.
     pub fault_threads: usize,
 }
@@ -57,6 +62,16 @@ impl TenantLimits {
     }
 }
 
+/// How long objects are found after they were stored, whole seconds. What is leased when its time
+/// comes is there until the lease ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// Of the objects of these tenants.
+    pub named: Vec<(String, u32)>,
+    /// Of all others; without one they are found until they are evicted.
+    pub others: Option<u32>,
+}
+
 /// Bounds on leases. A lease takes memory out of eviction's reach, so each is a bound on how much
 /// of the store can stop being a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +101,8 @@ impl StoreConfig {
                 owner_leases_max: 4_096,
             },
             tenants: TenantLimits::default(),
+            lifetimes: Lifetimes::default(),
+            epoch_s: 0,
             fault_threads: 2,
         }
     }

@@ -6,10 +6,12 @@
 
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader, Reader};
+use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader};
 
+use crate::ages::Ages;
 use crate::arena::Arena;
 use crate::config::{StoreConfig, StoreError};
 use crate::geometry::Geometry;
@@ -17,6 +19,7 @@ use crate::index::Index;
 use crate::leases::{Lease, Leases};
 use crate::slots::{SlotId, Slots};
 use crate::space::Space;
+use crate::stamp::{read_stamped, stamped};
 use crate::stat::{Count, Counters};
 use crate::state::{Kind, Queue, State};
 use crate::tenants::{Readers, Tenants};
@@ -32,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) readers: Readers,
     pub(crate) space: Mutex<Space>,
+    pub(crate) ages: Arc<Ages>,
     arena: Arena,
 }
 
@@ -41,6 +45,7 @@ impl Core {
         let length_bytes = geometry.payload_offset(geometry.units());
         let arena = Arena::map(length_bytes, config.fault_threads)?;
         let slots = Slots::new(geometry.units());
+        let ages = Ages::new(config.epoch_s, &config.lifetimes);
         let (readers, bytes) = (Readers::new(), geometry.bytes(geometry.units()));
         let tenants = Tenants::new(config.tenants.clone(), bytes, readers.clone());
         Ok(Self {
@@ -52,6 +57,7 @@ impl Core {
             index: Index::new(),
             leases: Leases::new(),
             counters: Counters::default(),
+            ages: Arc::new(ages),
             arena,
         })
     }
@@ -73,10 +79,10 @@ impl Core {
         (self.arena.address(offset, length), length)
     }
 
-    /// Writes the header of an extent that is reserved in the caller's name.
-    pub(crate) fn write_header(&self, slot: SlotId, header: &ObjectHeader) {
-        let mut bytes = Vec::with_capacity(OBJECT_HEADER_BYTES);
-        header.encode(&mut bytes);
+    /// Writes the header of an extent that is reserved in the caller's name, whose object was
+    /// stored in second `stored_s`.
+    pub(crate) fn write_header(&self, slot: SlotId, header: &ObjectHeader, stored_s: u32) {
+        let bytes = stamped(header, stored_s);
         assert_eq!(bytes.len(), OBJECT_HEADER_BYTES);
         let to = self.header_address(slot).as_ptr();
         // SAFETY: the range is inside the arena and in our reserved extent, beyond the payload,
@@ -85,18 +91,37 @@ impl Core {
     }
 
     /// Reads the header of an object that the caller holds, or keeps in the index by the space
-    /// lock. None if the bytes are not the header of this object any more: memory was damaged.
+    /// lock or that of a shard. None if the bytes are not the header of this object any more:
+    /// memory was damaged.
     pub(crate) fn read_header(&self, slot: SlotId) -> Option<ObjectHeader> {
+        self.read_stamped(slot).map(|(header, _)| header)
+    }
+
+    /// The same, with the second in which the object was stored.
+    fn read_stamped(&self, slot: SlotId) -> Option<(ObjectHeader, u32)> {
         let from = self.header_address(slot).as_ptr();
         // SAFETY: the range is inside the arena; the object was published, so nobody writes it,
         // and the caller keeps it from being given away.
         let bytes = unsafe { slice::from_raw_parts(from, OBJECT_HEADER_BYTES) };
         let record = &self.slots[slot];
-        ObjectHeader::read(&mut Reader::new(bytes))
-            .ok()
-            .filter(|header| {
-                header.id() == record.id() && header.length_bytes == u64::from(record.measure.get())
-            })
+        read_stamped(bytes).filter(|(header, _)| {
+            header.id() == record.id() && header.length_bytes == u64::from(record.measure.get())
+        })
+    }
+
+    /// Whether the time of an object is over, which the caller keeps as for
+    /// [`read_header`](Self::read_header). One that is damaged is not: that is found out elsewhere.
+    pub(crate) fn is_over(&self, slot: SlotId) -> bool {
+        if self.ages.is_endless() {
+            return false;
+        }
+        let kept = self.read_stamped(slot);
+        kept.is_some_and(|(header, stored_s)| self.ages.is_over(header.tenant, stored_s))
+    }
+
+    /// Whether nobody finds an object any more because its time is over.
+    pub(crate) fn is_gone(&self, slot: SlotId) -> bool {
+        self.is_over(slot) && self.slots[slot].state().leases() == 0
     }
 
     /// Gives back a reserved extent.

@@ -77,6 +77,11 @@ impl Extents {
         self.geometry.units()
     }
 
+    /// How many records were ever made; their numbers are those below.
+    pub(crate) fn made(&self) -> u32 {
+        self.made
+    }
+
     /// Every record that was ever made, used or not.
     pub(crate) fn records(&self) -> impl Iterator<Item = SlotId> + use<> {
         (0..self.made).map(SlotId)

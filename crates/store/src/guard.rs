@@ -12,10 +12,11 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
 
-use tessera_proto::ObjectHeader;
+use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader};
 
 use crate::core::Core;
 use crate::slots::SlotId;
+use crate::stamp::read_stamped;
 use crate::state::State;
 
 /// Memory for one object, owned by one writer. It reads as whatever lay there before. Dropped, it
@@ -126,6 +127,18 @@ impl ReadPin {
     #[must_use]
     pub fn header(&self) -> &ObjectHeader {
         &self.header
+    }
+
+    /// When the object was stored, seconds since the start of 1970.
+    pub(crate) fn stored_s(&self) -> u32 {
+        let image = self.image();
+        let kept = &image[image.len() - OBJECT_HEADER_BYTES..];
+        read_stamped(kept).map_or(0, |(_, stored_s)| stored_s)
+    }
+
+    /// The record.
+    pub(crate) fn slot(&self) -> SlotId {
+        self.slot
     }
 
     /// The whole extent: payload, what rounding lost, and the header.

@@ -4,7 +4,7 @@
 //! space lock. Each check states one invariant of the file that it speaks of.
 
 use crate::extents::Extents;
-use crate::fifo::Fifo;
+use crate::order::Order;
 use crate::ram::RamStore;
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, Queue};
@@ -111,7 +111,7 @@ impl Tenants {
     /// Each tenant is charged for what says that it is its.
     fn check_invariants(&self, slots: &Slots, extents: &Extents) {
         for (id, tenant) in (0..).map(TenantId).zip(self.iter()) {
-            tenant.fifo.check_invariants(slots, extents, id);
+            tenant.order.check_invariants(slots, extents, id);
             let (mut objects, mut bytes, mut reserved) = (0, 0, 0);
             let its = extents.tiles(slots).map(|slot| &slots[slot]);
             for record in its.filter(|record| record.state().tenant() == id) {
@@ -128,10 +128,10 @@ impl Tenants {
     }
 }
 
-impl Fifo {
-    /// Each queue holds the objects that say so, and knows their sum.
+impl Order {
+    /// Each list holds the objects that say so, and knows their sum.
     fn check_invariants(&self, slots: &Slots, extents: &Extents, tenant: TenantId) {
-        for queue in [Queue::Small, Queue::Main] {
+        for queue in [Queue::Fresh, Queue::Proven] {
             let (mut queued, mut before) = (Vec::new(), SlotId::NONE);
             let (head, units, objects) = self.extent_of(queue);
             let walk = std::iter::successors(head.some(), |slot| slots[*slot].next.get().some());
@@ -139,7 +139,7 @@ impl Fifo {
                 assert_eq!(
                     slots[slot].prev.get(),
                     before,
-                    "neighbours in a queue disagree"
+                    "neighbours in a list disagree"
                 );
                 assert_eq!(slots[slot].state().queue(), queue);
                 before = slot;
@@ -154,7 +154,7 @@ impl Fifo {
                 let its = state.kind() == Kind::Stored && state.tenant() == tenant;
                 its && state.queue() == queue
             });
-            assert_eq!(says_so.count(), objects, "an object is in no queue");
+            assert_eq!(says_so.count(), objects, "an object is in no list");
         }
     }
 }

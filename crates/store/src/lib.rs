@@ -22,41 +22,49 @@
 //! | `space.rs` | making room: what the space lock guards |
 //! | `extents.rs`, `geometry.rs` | the allocator |
 //! | `tenants.rs` | who holds how much, and who pays |
-//! | `fifo.rs`, `ghost.rs` | the order of eviction |
+//! | `order.rs`, `ghost.rs` | the order of eviction |
 //! | `index.rs` | ids to records |
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
+//! | `ages.rs`, `expiry.rs` | the time, who lives how long, and the end of it |
 //! | `leases.rs` | who holds what until when |
+//! | `drops.rs` | how a namespace leaves memory |
+//! | `stamp.rs` | the header as it is kept |
 //! | `arena.rs` | the memory |
 //! | `invariants.rs` | what must never be found |
 
+mod ages;
 mod arena;
 mod config;
 mod core;
 mod disk;
+mod drops;
+mod expiry;
 mod extents;
 #[cfg(feature = "fault-injection")]
 mod fault;
-mod fifo;
 mod geometry;
 mod ghost;
 mod guard;
 mod index;
 mod invariants;
 mod leases;
+mod order;
 mod ram;
 mod slots;
 mod space;
+mod stamp;
 mod stat;
 mod state;
 mod store;
 mod tenants;
 
-pub use config::{LeaseLimits, StoreConfig, StoreError, TenantLimits};
+pub use config::{LeaseLimits, Lifetimes, StoreConfig, StoreError, TenantLimits};
 pub use disk::{
     BLOCK_BYTES, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskReport, DiskSize, DiskStat,
     DiskTier, Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, RawDisk, Scrub,
     ScrubStep, Transfer, UringDisk, WritePolicy, verify,
 };
+pub use drops::Dropped;
 pub use guard::{ReadPin, WriteExtent};
 pub use leases::OwnerId;
 pub use ram::{Acquired, Published, RamStore, ReserveRefusal};

@@ -25,6 +25,8 @@ use crate::state::{Kind, State};
 
 /// Ids of a release that are looked up for one hold of the lease table's lock.
 const RELEASE_STEP: usize = 256;
+/// Objects of a lookup that are moved for one hold of the space lock.
+const USE_STEP: usize = 256;
 
 /// Why there is no memory for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,31 +137,35 @@ impl RamStore {
         now: Instant,
     ) -> Published {
         self.expire(now);
-        match self.enter(extent, id, header, State::new(Kind::Stored)) {
+        let state = (State::new(Kind::Stored), self.now_s());
+        match self.enter(extent, id, header, state) {
             Ok(_) => Published::Stored,
             Err(published) => published,
         }
     }
 
-    /// Publishes an object with a pin on it, so that it cannot leave before the caller is done.
+    /// Publishes an object with a pin on it, so that it cannot leave before the caller is done. It
+    /// was stored in second `stored_s`, here or on a disk.
     pub(crate) fn publish_pinned(
         &self,
         extent: WriteExtent,
         id: ObjectId,
         header: ObjectHeader,
+        stored_s: u32,
     ) -> Result<ReadPin, Published> {
-        let slot = self.enter(extent, id, header, State::stored_and_pinned())?;
+        let state = (State::stored_and_pinned(), stored_s);
+        let slot = self.enter(extent, id, header, state)?;
         self.core.counters.pins.add(1);
         Ok(ReadPin::new(Arc::clone(&self.core), slot, header))
     }
 
-    /// Makes an extent an object. The error says why it is none.
+    /// Makes an extent an object, stored in second `stored_s`. The error says why it is none.
     fn enter(
         &self,
         extent: WriteExtent,
         id: ObjectId,
         header: ObjectHeader,
-        state: State,
+        (state, stored_s): (State, u32),
     ) -> Result<SlotId, Published> {
         let core = &self.core;
         if header.id() != id || header.length_bytes != extent.len() as u64 {
@@ -167,8 +173,13 @@ impl RamStore {
         }
         let slot = extent.into_slot(core).ok_or(Published::Mismatch)?;
         core.slots[slot].set_id(&id);
-        core.write_header(slot, &header);
+        core.write_header(slot, &header, stored_s);
         let mut space = core.space.lock();
+        if space.dropping.contains(&header.namespace) {
+            space.give_back(&core.slots, slot);
+            return Err(Published::Stored); // Until it was dropped, now.
+        }
+        self.bury(&mut space, &id);
         if space.publish(&core.slots, &core.index, slot, (header.tenant, state)) {
             return Ok(slot);
         }
@@ -182,10 +193,8 @@ impl RamStore {
     /// writer the transfer of what is there already.
     #[must_use]
     pub fn contains(&self, id: &ObjectId) -> bool {
-        self.core
-            .index
-            .visit(&self.core.slots, id, |_, _| ())
-            .is_some()
+        let is_gone = |slot, _: &Slot| self.core.is_gone(slot);
+        self.core.index.visit(&self.core.slots, id, is_gone) == Some(false)
     }
 
     /// The object, kept as it is until the pin is dropped. `lease` names the promise on which the
@@ -193,20 +202,21 @@ impl RamStore {
     #[must_use]
     pub fn pin(&self, id: &ObjectId, lease: Option<LeaseId>, now: Instant) -> Option<ReadPin> {
         self.expire(now);
-        self.check_lease(lease, now);
-        let found = self.find(id);
+        let promised = self.is_promised(lease, now);
+        let found = self.find(id, promised);
         if found.is_none() {
             self.count_miss();
         }
         found
     }
 
-    /// Counts a read that relies on a lease which has ended.
-    pub(crate) fn check_lease(&self, lease: Option<LeaseId>, now: Instant) {
+    /// Whether a read relies on a lease that holds; one that has ended is counted.
+    pub(crate) fn is_promised(&self, lease: Option<LeaseId>, now: Instant) -> bool {
         let core = &self.core;
-        if lease.is_some_and(|lease| !core.leases.is_live(lease, now)) {
-            core.counters.late_reads.add(1);
-        }
+        let Some(lease) = lease else { return false };
+        let live = core.leases.is_live(lease, now);
+        core.counters.late_reads.add(u64::from(!live));
+        live
     }
 
     /// Counts a read that did not find its object anywhere.
@@ -219,9 +229,13 @@ impl RamStore {
         self.core.config.leases.owner_leases_max
     }
 
-    /// The object, if it is here; a miss is the caller's to count.
-    pub(crate) fn find(&self, id: &ObjectId) -> Option<ReadPin> {
-        let found = self.pin_as(id, State::pinned)?;
+    /// The object, if it is here; a miss is the caller's to count. What is read under a promise was
+    /// used when that was made.
+    pub(crate) fn find(&self, id: &ObjectId, promised: bool) -> Option<ReadPin> {
+        let found = self.pin_as_it_is(id)?;
+        if !promised {
+            self.use_alone(found.slot());
+        }
         self.core.counters.hits.add(1);
         Some(found)
     }
@@ -230,13 +244,21 @@ impl RamStore {
     /// him and who let it go until now.
     #[must_use]
     pub fn pin_again(&self, id: &ObjectId) -> Option<ReadPin> {
-        self.pin_as(id, State::pinned_again)
+        self.pin_as_it_is(id)
     }
 
-    fn pin_as(&self, id: &ObjectId, pinned: fn(State) -> Option<State>) -> Option<ReadPin> {
+    fn pin_as_it_is(&self, id: &ObjectId) -> Option<ReadPin> {
         let core = &self.core;
-        let pin = |slot: SlotId, record: &Slot| record.change(pinned).is_ok().then_some(slot);
+        let pin = |slot: SlotId, record: &Slot| {
+            let pinned = record.change(State::pinned);
+            pinned.is_ok().then_some(slot)
+        };
         let slot = core.index.visit(&core.slots, id, pin).flatten()?;
+        if core.is_gone(slot) {
+            self.bury(&mut core.space.lock(), id);
+            core.drop_hold(slot, State::PIN);
+            return None;
+        }
         let Some(header) = core.read_header(slot) else {
             core.counters.damaged.add(1);
             self.remove_slot(slot);
@@ -270,16 +292,17 @@ impl RamStore {
             slots: HashTable::new(),
             purse: self.core.leases.begin(owner),
         };
-        let mut left = max_bytes;
+        let (mut left, mut held) = (max_bytes, Vec::new());
         let mut items: Vec<_> = ids
             .iter()
-            .map(|id| self.hold(id, &mut basket, &mut left))
+            .map(|id| self.hold(id, (&mut basket, &mut held), &mut left))
             .collect();
         let deadline = basket.deadline;
         let lease = match self.core.leases.enter(basket, limits.owner_leases_max) {
             Ok(lease) => Some(lease),
             Err(basket) => {
                 self.core.drop_leases(vec![basket]);
+                held.clear();
                 for item in items
                     .iter_mut()
                     .filter(|item| item.presence == Presence::Held)
@@ -289,6 +312,7 @@ impl RamStore {
                 None
             }
         };
+        self.use_now(&held);
         let count = items
             .iter()
             .filter(|item| item.presence == Presence::Refused)
@@ -331,6 +355,7 @@ impl RamStore {
 
     /// Ends every lease whose deadline has come. Returns how many.
     pub fn expire(&self, now: Instant) -> u64 {
+        self.core.ages.note(now);
         let due = self.core.leases.end_due(now);
         let ended = due.len() as u64;
         if ended > 0 {
@@ -354,10 +379,11 @@ impl RamStore {
             core.read_header(slot)
                 .is_some_and(|header| header.write != write)
         });
+        let gone = core.is_gone(slot);
         if !newer {
             space.remove(&core.slots, &core.index, slot);
         }
-        !newer
+        !newer && !gone
     }
 
     /// What the store holds and what happened to it.
@@ -390,6 +416,7 @@ impl RamStore {
             leases_refused: counters.leases_refused.get(),
             leases_expired: counters.leases_expired.get(),
             late_reads: counters.late_reads.get(),
+            expired: counters.expired.get(),
             damaged: counters.damaged.get(),
         }
     }
@@ -409,12 +436,21 @@ impl RamStore {
     }
 
     /// Takes one hold of kind lease for `basket`.
-    fn hold(&self, id: &ObjectId, basket: &mut Lease, left: &mut u64) -> AcquireItem {
+    fn hold(
+        &self,
+        id: &ObjectId,
+        (basket, held): (&mut Lease, &mut Vec<SlotId>),
+        left: &mut u64,
+    ) -> AcquireItem {
         let core = &self.core;
         let hash = core.index.hash(id);
         let found = core
             .index
             .visit_hashed(&core.slots, id, hash, |slot, record| {
+                // Also one that another lease keeps: else it could be kept for ever.
+                if core.is_over(slot) {
+                    return missing();
+                }
                 let length_bytes = u64::from(record.measure.get());
                 if basket.slots.find(hash, |held| *held == slot).is_none() {
                     if length_bytes > *left || !self.lease_record(record, basket) {
@@ -423,16 +459,39 @@ impl RamStore {
                     *left -= length_bytes;
                     let hash_of = |slot: &SlotId| core.index.hash(&core.slots[*slot].id());
                     basket.slots.insert_unique(hash, slot, hash_of);
+                    held.push(slot);
                 }
                 AcquireItem {
                     presence: Presence::Held,
                     length_bytes,
                 }
             });
-        found.unwrap_or(AcquireItem {
-            presence: Presence::Missing,
-            length_bytes: 0,
-        })
+        found.unwrap_or_else(missing)
+    }
+
+    /// Notes that a lookup used these objects, in their order.
+    fn use_now(&self, held: &[SlotId]) {
+        let core = &self.core;
+        let mut space = core.space.lock();
+        let round = space.begin_round();
+        for (step, slots) in held.chunks(USE_STEP).enumerate() {
+            if step > 0 {
+                MutexGuard::bump(&mut space);
+            }
+            for slot in slots {
+                space.use_now(&core.slots, *slot, round);
+            }
+        }
+    }
+
+    /// Notes that a reader who looked nothing up uses an object that he holds. He does not wait for
+    /// the lock: while another has it, the object is marked.
+    fn use_alone(&self, slot: SlotId) {
+        let core = &self.core;
+        match core.space.try_lock() {
+            Some(mut space) => space.use_alone(&core.slots, slot),
+            None => core.slots[slot].mark(),
+        }
     }
 
     /// Adds a lease to a record within the bounds of its owner and of the store.
@@ -485,9 +544,17 @@ impl RamStore {
     }
 }
 
+fn missing() -> AcquireItem {
+    without(Presence::Missing)
+}
+
 fn refused() -> AcquireItem {
+    without(Presence::Refused)
+}
+
+fn without(presence: Presence) -> AcquireItem {
     AcquireItem {
-        presence: Presence::Refused,
+        presence,
         length_bytes: 0,
     }
 }

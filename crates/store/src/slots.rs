@@ -1,8 +1,8 @@
 //! The records of the store: one for each extent of the arena, free or not.
 //!
-//! Called by the allocator, the eviction queues, the index and the pins. A record is 48 bytes and
+//! Called by the allocator, the order of eviction, the index and the pins. A record is 48 bytes and
 //! serves all of them: neighbours by address for the allocator, list links for the free lists or
-//! the eviction queues, id and holds for the index. Records never move.
+//! the order of eviction, id and holds for the index. Records never move.
 //!
 //! Invariant: every field but `state` is written only under the space lock, or before the record
 //! is entered in the index; who may read them: anyone under the space lock, and anyone who found
@@ -66,7 +66,7 @@ impl Link {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     id: [AtomicU64; 2],
-    /// Holds, kind, queue and touches; see [`State`].
+    /// Holds, kind, list and last use; see [`State`].
     state: AtomicU64,
     /// First unit of the extent.
     pub(crate) start: Field,
@@ -119,6 +119,12 @@ impl Slot {
             })
             .map(State)
             .map_err(State)
+    }
+
+    /// Marks the object as used since it entered its list.
+    pub(crate) fn mark(&self) {
+        let marked = self.change(|state| Some(state.touched()));
+        debug_assert!(marked.is_ok());
     }
 
     /// Changes the state from exactly `from`.

@@ -4,7 +4,7 @@
 //! bounded number of steps, so that the lock is held for microseconds also while a store full of
 //! small objects makes room for a large one.
 //!
-//! **Making room.** Objects leave in the order of the queues until the new extent fits. Order in
+//! **Making room.** Objects leave in their order until the new extent fits. Order in
 //! time is not order in memory: many small objects may have left without two of them having been
 //! neighbours. Once as many bytes have left as are needed, the hole of each further victim is
 //! widened by evicting its neighbours, those that were read least first, until it fits. Only held
@@ -16,16 +16,16 @@
 
 use crate::config::TenantLimits;
 use crate::extents::Extents;
-use crate::fifo::{Fifo, Turn};
 use crate::geometry::{Geometry, Need};
 use crate::index::Index;
+use crate::order::{Order, Turn};
 use crate::slots::{SlotId, Slots};
 use crate::stat::TenantStat;
 use crate::state::{Kind, Queue, State};
 use crate::tenants::{TenantId, Tenants};
-use tessera_proto::TenantTag;
+use tessera_proto::{NamespaceDigest, TenantTag};
 
-/// Turns of the queues for one hold of the lock.
+/// Turns of the order for one hold of the lock.
 const TURNS_PER_HOLD: usize = 64;
 /// Victims after which others get the lock, unless the extent fits now.
 const VICTIMS_PER_HOLD: u64 = 64;
@@ -76,6 +76,10 @@ pub(crate) struct Space {
     extents: Extents,
     tenants: Tenants,
     population: Population,
+    /// Namespaces that are being dropped, each once for each drop.
+    pub(crate) dropping: Vec<NamespaceDigest>,
+    /// Lookups so far: what is used between two of them is used in the order of chains.
+    round: u64,
 }
 
 impl Space {
@@ -85,6 +89,8 @@ impl Space {
             extents: Extents::new(geometry, slots),
             tenants,
             population: Population::default(),
+            dropping: Vec::new(),
+            round: 0,
         }
     }
 
@@ -166,11 +172,36 @@ impl Space {
         Room::NotYet
     }
 
-    /// The next turn in the queues of a tenant.
+    /// A lookup begins. Returns its round.
+    pub(crate) fn begin_round(&mut self) -> u64 {
+        self.round += 1;
+        self.round
+    }
+
+    /// A lookup of `round` holds an object, unless that has left since.
+    pub(crate) fn use_now(&mut self, slots: &Slots, slot: SlotId, round: u64) {
+        self.used(slots, slot, Some(round));
+    }
+
+    /// A reader who looked nothing up holds an object.
+    pub(crate) fn use_alone(&mut self, slots: &Slots, slot: SlotId) {
+        self.used(slots, slot, None);
+    }
+
+    fn used(&mut self, slots: &Slots, slot: SlotId, round: Option<u64>) {
+        let state = slots[slot].state();
+        if state.kind() == Kind::Stored {
+            let units = self.extents.units_of(slots, slot);
+            let order = &mut self.tenants.at_mut(state.tenant()).order;
+            order.use_now(slots, slot, units, round);
+        }
+    }
+
+    /// The next turn in the order of a tenant.
     fn turn(&mut self, slots: &Slots, tenant: TenantId, hurry: bool) -> Turn {
         let extents = &self.extents;
-        let queues = &mut self.tenants.at_mut(tenant).fifo;
-        queues.turn(slots, |slot| extents.units_of(slots, slot), hurry)
+        let order = &mut self.tenants.at_mut(tenant).order;
+        order.turn(slots, |slot| extents.units_of(slots, slot), hurry)
     }
 
     /// Charges a tenant for an extent that was just taken.
@@ -220,7 +251,7 @@ impl Space {
         charged.bytes += bytes;
         charged.objects += 1;
         let hash = index.hash(&record.id());
-        charged.fifo.admit(slots, slot, units, hash);
+        charged.order.admit(slots, slot, (units, hash), self.round);
         self.tenants.stored(tenant, bytes);
         self.population.reserved_bytes -= bytes;
         self.population.bytes += bytes;
@@ -280,7 +311,7 @@ impl Space {
             // belongs back just the same.
             let units = self.extents.units_of(slots, slot);
             let tenant = slots[slot].state().tenant();
-            self.tenants.at_mut(tenant).fifo.unpark(slots, slot, units);
+            self.tenants.at_mut(tenant).order.unpark(slots, slot, units);
         }
     }
 
@@ -331,7 +362,7 @@ impl Space {
         effort.evicted_units += u64::from(self.extents.units_of(slots, slot));
         let hash = index.hash(&slots[slot].id());
         let tenant = self.tenants.at_mut(slots[slot].state().tenant());
-        tenant.fifo.remember(slots, slot, hash);
+        tenant.order.remember(slots, slot, hash);
         tenant.evicted += 1;
         self.population.evicted += 1;
         self.population.evicted_bytes += u64::from(slots[slot].measure.get());
@@ -339,16 +370,16 @@ impl Space {
         Some(self.extents.free(slots, slot))
     }
 
-    /// Takes an object that left the index out of the queues and the population.
+    /// Takes an object that left the index out of its list and the population.
     fn forget(&mut self, slots: &Slots, slot: SlotId) {
         let units = self.extents.units_of(slots, slot);
         let bytes = u64::from(slots[slot].measure.get());
         let tenant = self.tenants.at_mut(slots[slot].state().tenant());
-        tenant.fifo.unlink(slots, slot, units);
+        tenant.order.unlink(slots, slot, units);
         tenant.objects -= 1;
         tenant.bytes -= bytes;
         if tenant.objects == 0 {
-            tenant.fifo = Fifo::new(); // What it remembers may be large, and is of no use.
+            tenant.order = Order::new(); // What it remembers may be large, and is of no use.
         }
         self.population.objects -= 1;
         self.population.bytes -= bytes;
@@ -403,8 +434,8 @@ fn worth(slots: &Slots, slot: SlotId, may_leave: &impl Fn(TenantId) -> bool) -> 
     match state.kind() {
         Kind::Free => Some(0),
         Kind::Stored if state.holds() == 0 && may_leave(state.tenant()) => {
-            let proven = u64::from(state.queue() == Queue::Main);
-            Some(1 + 4 * proven + state.touches())
+            let proven = u64::from(state.queue() == Queue::Proven);
+            Some(1 + 2 * proven + u64::from(state.is_touched()))
         }
         _ => None,
     }

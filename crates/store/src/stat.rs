@@ -46,6 +46,12 @@ pub struct TenantStat {
     pub bytes: u64,
     /// Objects of it that were evicted from RAM.
     pub evictions: u64,
+    /// Its objects on disk.
+    pub disk_objects: u64,
+    /// Payload bytes of these.
+    pub disk_bytes: u64,
+    /// Objects of it that left the disk for others or for its quota.
+    pub disk_evictions: u64,
 }
 
 /// The counters that are changed outside the space lock.
@@ -58,6 +64,7 @@ pub(crate) struct Counters {
     pub(crate) refused_too_large: Count,
     pub(crate) damaged: Count,
     pub(crate) late_reads: Count,
+    pub(crate) expired: Count,
     pub(crate) pins: Count,
     pub(crate) leased_bytes: Count,
     /// Objects of all leases, each counted for each lease.
@@ -125,6 +132,8 @@ store_stat! {
     leases_expired,
     /// Reads that named a lease which had ended; they were answered if the object was there.
     late_reads,
+    /// Objects that were looked for after their time and removed.
+    expired,
     /// Objects whose own header was found damaged; they were removed.
     damaged,
 }

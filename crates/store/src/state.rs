@@ -1,4 +1,4 @@
-//! The one word of a record that several threads change at once: holds, kind, queue, touches.
+//! The one word of a record that several threads change at once: holds, kind, queue, last use.
 //!
 //! Called through [`Slot`](crate::slots::Slot). Invariant: a record is given back to the allocator
 //! exactly once, by whoever makes the transition to "removed and not held": the last holder if it
@@ -6,23 +6,28 @@
 //! sees in the value that he replaced whether it was he.
 //!
 //! ```text
-//! bits 0..24  pins: reads in progress
-//! bits 24..48 leases
-//! bits 48..51 kind
-//! bits 51..53 queue
-//! bits 53..55 touches since it entered its queue, up to 3
+//! bits 0..18  pins: reads in progress
+//! bits 18..38 leases
+//! bits 38..41 kind
+//! bits 41..43 list of the order of eviction
+//! bit  43     touched since it entered its list
+//! bits 44..55 day of its last use before that
 //! bits 55..64 tenant that is charged for it
 //! ```
 
 use crate::tenants::{TENANTS_MAX, TenantId};
 
-const HOLDS_MAX: u64 = (1 << 24) - 1;
-const LEASE_SHIFT: u32 = 24;
-const KIND_SHIFT: u32 = 48;
-const QUEUE_SHIFT: u32 = 51;
-const TOUCH_SHIFT: u32 = 53;
-const TOUCHES_MAX: u64 = 3;
+const PINS_MAX: u64 = (1 << LEASE_SHIFT) - 1;
+const LEASE_SHIFT: u32 = 18;
+const LEASES_MAX: u64 = (1 << (KIND_SHIFT - LEASE_SHIFT)) - 1;
+const KIND_SHIFT: u32 = 38;
+const QUEUE_SHIFT: u32 = 41;
+const TOUCH_SHIFT: u32 = 43;
+const DAY_SHIFT: u32 = 44;
 const TENANT_SHIFT: u32 = 55;
+
+/// Days that a record tells apart.
+pub(crate) const DAYS: u64 = 1 << (TENANT_SHIFT - DAY_SHIFT);
 
 const _: () = assert!(TENANTS_MAX == 1 << (64 - TENANT_SHIFT));
 
@@ -41,15 +46,15 @@ pub(crate) enum Kind {
     Removed = 4,
 }
 
-/// Which eviction queue a stored object is in.
+/// Which list of the order of eviction a stored object is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// None.
     Nowhere = 0,
-    /// The probation of new objects.
-    Small = 1,
-    /// Objects that were asked for again.
-    Main = 2,
+    /// Objects that nobody asked for yet.
+    Fresh = 1,
+    /// Objects that were asked for.
+    Proven = 2,
     /// Taken out because it was held when its turn came; its last holder puts it back.
     Parked = 3,
 }
@@ -68,17 +73,17 @@ impl State {
         Self((kind as u64) << KIND_SHIFT)
     }
 
-    /// A stored object with one pin, which is no touch: nobody asked for it yet.
+    /// A stored object with one pin.
     pub(crate) const fn stored_and_pinned() -> Self {
         Self(Self::new(Kind::Stored).0 + Self::PIN.0)
     }
 
     pub(crate) const fn pins(self) -> u64 {
-        self.0 & HOLDS_MAX
+        self.0 & PINS_MAX
     }
 
     pub(crate) const fn leases(self) -> u64 {
-        (self.0 >> LEASE_SHIFT) & HOLDS_MAX
+        (self.0 >> LEASE_SHIFT) & LEASES_MAX
     }
 
     /// Pins and leases together.
@@ -98,15 +103,20 @@ impl State {
 
     pub(crate) const fn queue(self) -> Queue {
         match (self.0 >> QUEUE_SHIFT) & 3 {
-            1 => Queue::Small,
-            2 => Queue::Main,
+            1 => Queue::Fresh,
+            2 => Queue::Proven,
             3 => Queue::Parked,
             _ => Queue::Nowhere,
         }
     }
 
-    pub(crate) const fn touches(self) -> u64 {
-        (self.0 >> TOUCH_SHIFT) & TOUCHES_MAX
+    pub(crate) const fn is_touched(self) -> bool {
+        (self.0 >> TOUCH_SHIFT) & 1 == 1
+    }
+
+    /// The day of the last use, modulo [`DAYS`].
+    pub(crate) const fn day(self) -> u64 {
+        (self.0 >> DAY_SHIFT) & (DAYS - 1)
     }
 
     pub(crate) fn tenant(self) -> TenantId {
@@ -125,35 +135,29 @@ impl State {
         Self(self.0 & !(3 << QUEUE_SHIFT) | (queue as u64) << QUEUE_SHIFT)
     }
 
-    pub(crate) const fn with_touches(self, touches: u64) -> Self {
-        Self(self.0 & !(TOUCHES_MAX << TOUCH_SHIFT) | touches << TOUCH_SHIFT)
+    pub(crate) const fn with_day(self, day: u64) -> Self {
+        Self(self.0 & !((DAYS - 1) << DAY_SHIFT) | (day % DAYS) << DAY_SHIFT)
     }
 
-    /// With one more pin, and one more touch; none if 16 million readers hold it already.
+    pub(crate) const fn touched(self) -> Self {
+        Self(self.0 | 1 << TOUCH_SHIFT)
+    }
+
+    pub(crate) const fn untouched(self) -> Self {
+        Self(self.0 & !(1 << TOUCH_SHIFT))
+    }
+
+    /// With one more pin; none if a quarter of a million readers hold it already.
     pub(crate) const fn pinned(self) -> Option<Self> {
-        let Some(pinned) = self.pinned_again() else {
-            return None;
-        };
-        let touches = self.touches();
-        let more = if touches < TOUCHES_MAX {
-            touches + 1
-        } else {
-            touches
-        };
-        Some(pinned.with_touches(more))
-    }
-
-    /// With one more pin, which is no touch: its reader was counted before.
-    pub(crate) const fn pinned_again(self) -> Option<Self> {
-        if self.pins() == HOLDS_MAX {
+        if self.pins() == PINS_MAX {
             return None;
         }
         Some(Self(self.0 + Self::PIN.0))
     }
 
-    /// With one more lease; none if 16 million leases hold it already.
+    /// With one more lease; none if a million leases hold it already.
     pub(crate) const fn leased(self) -> Option<Self> {
-        if self.leases() == HOLDS_MAX {
+        if self.leases() == LEASES_MAX {
             return None;
         }
         Some(Self(self.0 + Self::LEASE.0))
@@ -175,28 +179,32 @@ mod tests {
             state = state
                 .pinned()
                 .and_then(State::leased)
-                .expect("far from full");
+                .expect("far from full")
+                .touched();
             assert_eq!((state.pins(), state.leases()), (pins, pins));
-            assert_eq!(state.touches(), pins.min(3));
+            assert!(state.is_touched());
+            state = state.with_day(DAYS + 1_077 + pins);
+            assert_eq!(state.day(), 1_077 + pins);
             assert_eq!((state.kind(), state.queue()), (Kind::Stored, Queue::Parked));
         }
         let state = state
             .with_kind(Kind::Removed)
             .with_queue(Queue::Nowhere)
-            .with_touches(1);
+            .untouched();
         assert_eq!(
             (state.kind(), state.queue()),
             (Kind::Removed, Queue::Nowhere)
         );
-        assert_eq!((state.touches(), state.holds()), (1, 10));
+        assert_eq!((state.is_touched(), state.holds()), (false, 10));
+        assert_eq!(state.day(), 1_082);
         assert_eq!(state.tenant(), tenant);
     }
 
     #[test]
     fn holds_are_refused_before_they_overflow_into_each_other() {
-        let full = State(HOLDS_MAX | HOLDS_MAX << LEASE_SHIFT).with_kind(Kind::Stored);
+        let full = State(PINS_MAX | LEASES_MAX << LEASE_SHIFT).with_kind(Kind::Stored);
         assert_eq!(full.pinned(), None);
         assert_eq!(full.leased(), None);
-        assert_eq!(full.holds(), 2 * HOLDS_MAX);
+        assert_eq!(full.holds(), PINS_MAX + LEASES_MAX);
     }
 }

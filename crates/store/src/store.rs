@@ -12,13 +12,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tessera_proto::message::Presence;
-use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, TenantTag, WriteId};
+use tessera_proto::{
+    Instant, LeaseId, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId,
+};
 
 use crate::disk::{DiskStat, DiskTier, Fetched, Scrub};
+use crate::drops::Dropped;
 use crate::guard::WriteExtent;
 use crate::leases::OwnerId;
 use crate::ram::{Acquired, Published, RamStore, ReserveRefusal};
-use crate::stat::StoreStat;
+use crate::stat::{StoreStat, TenantStat};
 
 /// Objects in memory and on disks. Clones are one store.
 #[derive(Clone)]
@@ -80,6 +83,7 @@ impl Store {
         now: Instant,
         done: impl FnOnce(Published) + Send + 'static,
     ) {
+        self.ram.note(now);
         match &self.disk {
             None => done(self.ram.publish(extent, id, header, now)),
             Some(disk) => disk.publish(extent, id, header, Box::new(done)),
@@ -110,14 +114,14 @@ impl Store {
         now: Instant,
         done: impl FnOnce(Fetched) + Send + 'static,
     ) {
+        self.ram.note(now);
         let Some(disk) = &self.disk else {
             let pin = self.ram.pin(&id, lease, now);
             return done(pin.map_or(Fetched::Missing, Fetched::Found));
         };
-        if lease.is_some_and(|lease| !disk.is_live(lease, now)) {
-            self.ram.check_lease(lease, now);
-        }
-        match self.ram.find(&id) {
+        let on_disk = lease.is_some_and(|lease| disk.is_live(lease, now));
+        let promised = on_disk || self.ram.is_promised(lease, now);
+        match self.ram.find(&id, promised) {
             Some(pin) => done(Fetched::Found(pin)),
             None => disk.fetch(id, now, Box::new(done)),
         }
@@ -198,6 +202,21 @@ impl Store {
         }
     }
 
+    /// Drops a namespace: removes every object of it that was stored before, for good and from both
+    /// tiers, and tells `done` what that was, once no later start of the store can find any. Walks
+    /// over everything in memory, and so takes up to a second. What is stored meanwhile is dropped
+    /// with the rest.
+    pub fn drop_namespace(
+        &self,
+        namespace: NamespaceDigest,
+        done: impl FnOnce(Dropped) + Send + Sync + 'static,
+    ) {
+        match &self.disk {
+            None => done(self.ram.drop_namespace(namespace)),
+            Some(disk) => disk.drop_namespace(namespace, Box::new(done)),
+        }
+    }
+
     /// What RAM holds and what happened to it.
     #[must_use]
     pub fn stat(&self) -> StoreStat {
@@ -209,6 +228,23 @@ impl Store {
     pub fn disk_stat(&self) -> DiskStat {
         let disk = self.disk.as_ref();
         disk.map_or_else(DiskStat::default, |disk| disk.stat())
+    }
+
+    /// What each tenant with a name in the limits holds in both tiers, and all others together,
+    /// which come last and without a name.
+    #[must_use]
+    pub fn tenants(&self) -> Vec<TenantStat> {
+        let mut tenants = self.ram.tenants();
+        if let Some(disk) = &self.disk {
+            for tenant in &mut tenants {
+                let name = Some(tenant.name.as_str()).filter(|name| !name.is_empty());
+                let there = disk.tenant(name);
+                tenant.disk_objects = there.sums.objects;
+                tenant.disk_bytes = there.sums.bytes;
+                tenant.disk_evictions = there.evicted;
+            }
+        }
+        tenants
     }
 
     /// A scrub of the disks, for whoever sets its pace. None without disks.

@@ -1,10 +1,10 @@
 //! Who holds how much of the arena, and who pays when it is full.
 //!
-//! Called under the space lock. Each tenant has eviction queues of its own, so that what one of
-//! them reads and writes does not change the order in which another's objects leave.
+//! Called under the space lock. Each tenant has an order of eviction of its own, so that what
+//! one of them reads and writes does not change the order in which another's objects leave.
 //!
 //! **Who pays.** First whoever is over a quota; then whoever neither stored nor read anything
-//! while a whole arena was written, as its objects would have left one queue for all by then; then
+//! while a whole arena was written, as its objects would have left one list for all by then; then
 //! whoever holds most, which is who is furthest beyond an equal share.
 //!
 //! Invariant: a tenant's bytes are those of its objects in the index and of the extents that are
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_proto::TenantTag;
 
 use crate::config::TenantLimits;
-use crate::fifo::Fifo;
+use crate::order::Order;
 
 /// Tenants that are told apart; those beyond are one to the rest.
 pub(crate) const TENANTS_MAX: usize = 1 << 9;
@@ -54,7 +54,7 @@ impl Readers {
 pub(crate) struct Tenant {
     tag: TenantTag,
     quota_bytes: u64,
-    pub(crate) fifo: Fifo,
+    pub(crate) order: Order,
     /// Payload bytes of objects and reserved extents.
     pub(crate) bytes: u64,
     pub(crate) reserved_bytes: u64,
@@ -99,7 +99,7 @@ impl Tenants {
         let tenant = Tenant {
             tag,
             quota_bytes: self.limits.quota_bytes(tag),
-            fifo: Fifo::new(),
+            order: Order::new(),
             bytes: 0,
             reserved_bytes: 0,
             objects: 0,
@@ -157,7 +157,7 @@ impl Tenants {
             }
         }
         let queued = (0_u16..).map(TenantId).zip(&self.all);
-        let queued = queued.filter(|(_, tenant)| !tenant.fifo.is_empty());
+        let queued = queued.filter(|(_, tenant)| !tenant.order.is_empty());
         let rank = |(id, tenant): &(TenantId, &Tenant)| {
             let idle = self.stored_bytes - tenant.active_at > self.capacity_bytes;
             (self.excess(*id, 0), idle, tenant.bytes)

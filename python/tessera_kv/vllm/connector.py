@@ -18,6 +18,7 @@ ENGINE = ".".join(map(str, require_engine(vllm.__version__)))
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (  # noqa: E402
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
@@ -28,7 +29,7 @@ from vllm.logger import init_logger  # noqa: E402
 from tessera_kv import _native  # noqa: E402
 from tessera_kv.command import BINARY  # noqa: E402
 from tessera_kv.vllm import layout, metrics  # noqa: E402
-from tessera_kv.vllm.data import TesseraMetadata  # noqa: E402
+from tessera_kv.vllm.data import PeerPlace, TesseraMetadata  # noqa: E402
 from tessera_kv.vllm.scheduler import TesseraScheduler  # noqa: E402
 from tessera_kv.vllm.worker import TesseraWorker  # noqa: E402
 
@@ -36,7 +37,7 @@ logger = init_logger("vllm.tessera")
 
 
 class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
-    """Saves and loads KV caches through cache nodes outside the accelerator."""
+    """Saves and loads KV caches through cache nodes, and hands prompts over to other engines."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         """Start the side that `role` names. Raises if this engine cannot be served exactly."""
@@ -56,7 +57,7 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
                     "Chunked prefill is off, so this engine cannot compute the rest of a prompt "
                     "whose beginning was loaded: prompts are saved, and no hit is claimed."
                 )
-            self._scheduler = TesseraScheduler(document, str(BINARY))
+            self._scheduler = TesseraScheduler(document, str(BINARY), transfer.engine_id)
         else:
             document["rank"] = layout.rank(vllm_config.parallel_config)
             self._worker = TesseraWorker(document, kv_cache_config, str(BINARY), options.self_test)
@@ -81,6 +82,16 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
             raise RuntimeError("this is a worker's connector: it has no scheduler's hooks")
         return self._scheduler
 
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        """Take note of where the workers listen for other engines."""
+        self.scheduler.meet(it for it in metadata.values() if isinstance(it, PeerPlace))
+
+    def on_new_request(self, request: Any) -> None:
+        """Take note of a request that comes from prefill, or is for decode to go on with."""
+        self.scheduler.arrived(request)
+
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
@@ -102,14 +113,14 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished(
         self, request: Any, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """End the request; its blocks may be freed, because saves are copies."""
-        return self.scheduler.finished(request), None
+        """End the request; its blocks are kept only for a decode engine that will take them."""
+        return self.scheduler.finished(request, (block_ids,))
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         """End the request of an engine with several cache groups."""
-        return self.scheduler.finished(request), None
+        return self.scheduler.finished(request, block_ids)
 
     def reset_cache(self) -> bool | None:
         """Refuse: one engine cannot empty what others share."""
@@ -131,6 +142,10 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """Start to work on the engine's block memory."""
         self.worker.register(kv_caches)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """Say where other engines find this worker, if they may."""
+        return self.worker.place()
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Fence what still needs memory that is about to be overwritten."""

@@ -10,7 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+)
 
 # A group's answer to: what is needed of the tokens before a boundary?
 GroupKind = str | dict[str, dict[str, int]]
@@ -24,6 +27,18 @@ class TesseraMetadata(KVConnectorMetadata):
     """
 
     plan: bytes | None
+
+
+@dataclass
+class PeerPlace(KVConnectorHandshakeMetadata):
+    """Where other engines find a worker: its rank, its process start and its address.
+
+    Every worker tells the scheduler side once, at start; tickets name it.
+    """
+
+    rank: int
+    incarnation: str
+    address: str
 
 
 class Axes(TypedDict):

@@ -22,7 +22,15 @@ from tessera_kv import _native
 logger = init_logger("vllm.tessera")
 
 # Values that rise and fall. All others only grow.
-GAUGES = frozenset({"staging_bytes_used"})
+GAUGES = frozenset(
+    {
+        "staging_bytes_used",
+        "peer_offered_bytes",
+        "peer_claimed_bytes",
+        "peer_quarantined_bytes",
+        "peer_connections",
+    }
+)
 
 # What the periodic line of vLLM's log shows, as far as it happened.
 LOGGED = (
@@ -34,6 +42,8 @@ LOGGED = (
     "saves_skipped",
     "loads_failed_on_any_rank",
     "integrity_failures",
+    "peer_takes",
+    "peer_transfers_failed",
 )
 
 

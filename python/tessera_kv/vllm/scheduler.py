@@ -7,13 +7,14 @@ and needs again: the requests, whose block hashes grow, and how many of them wer
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vllm.logger import init_logger
 
 from tessera_kv import _native
-from tessera_kv.vllm.data import Document, TesseraMetadata
+from tessera_kv.vllm import handover
+from tessera_kv.vllm.data import Document, PeerPlace, TesseraMetadata
 
 logger = init_logger("vllm.tessera")
 
@@ -25,18 +26,42 @@ NewRequest = tuple[str, int, int, Sequence[list[int]], list[bytes]]
 class TesseraScheduler:
     """The hooks of the scheduler, in the order in which a request meets them."""
 
-    def __init__(self, document: Document, binary: str) -> None:
-        """Start the native scheduler, and the local node where no nodes are configured."""
+    def __init__(self, document: Document, binary: str, engine: str = "") -> None:
+        """Start the native scheduler, and the local node where no nodes are configured.
+
+        `engine` is the engine's own name, which routers pass on.
+        """
         self._native = _native.Scheduler(json.dumps(document), binary)
         logger.info(
             "Cache identity %s, nodes %s: engines of one identity share what they save.",
             self._native.namespace,
             ", ".join(self._native.nodes),
         )
+        self._engine = engine
+        self._places: list[PeerPlace] = []
         self._requests: dict[str, Any] = {}
         self._hashes_sent: dict[str, int] = {}
         # Whether counters may have changed since they were read: steps without a plan change none.
         self._counting = True
+
+    def meet(self, places: Iterable[PeerPlace]) -> None:
+        """Take note of where this engine's own workers listen for other engines."""
+        self._places = sorted(places, key=lambda place: place.rank)
+        self._native.meet(
+            [(place.rank, place.incarnation, place.address) for place in self._places]
+        )
+
+    def arrived(self, request: Any) -> None:
+        """A request is new: it may come from prefill, or be for decode to go on with."""
+        if self._places and handover.is_wanted(request):
+            handover.leave_to_decode(request, self._native.left_to_decode)
+        ticket, prompt = handover.ticket(request), handover.identity(request)
+        if ticket is None or prompt is None:
+            return
+        self._counting = True
+        refused = self._native.admit(request.request_id, ticket, prompt)
+        if refused is not None:
+            logger.warning("Request %s is computed here: %s.", request.request_id, refused)
 
     def lookup(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens after the computed ones can be loaded, and whether it waits for them."""
@@ -114,15 +139,21 @@ class TesseraScheduler:
                 list(received or ()), list(failed or ()), list(invalid or ())
             )
 
-    def finished(self, request: Any) -> bool:
-        """The request is over; whether its blocks must be kept for now."""
+    def finished(
+        self, request: Any, blocks: Sequence[list[int]]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The request is over; whether its blocks must be kept, and what a router passes on."""
         self._counting = True
         request_id = request.request_id
         # A name may come again, and the step that says so of the first may already hold the second.
         if self._requests.get(request_id) is request:
             del self._requests[request_id]
             self._hashes_sent.pop(request_id, None)
-        return self._native.finished(request_id)
+        wanted = handover.wanted(request, blocks) if self._places else None
+        ticket = self._native.finished(request_id, wanted)
+        if ticket is None:
+            return False, None
+        return True, handover.answer(request, blocks, ticket, self._engine, self._places)
 
     def changes(self) -> dict[str, int] | None:
         """By how much counters have changed since the last call; None if none has."""

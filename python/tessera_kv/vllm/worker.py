@@ -13,7 +13,7 @@ from typing import Any
 
 from tessera_kv import _native
 from tessera_kv.vllm import layout
-from tessera_kv.vllm.data import Document, TesseraMetadata
+from tessera_kv.vllm.data import Document, PeerPlace, TesseraMetadata
 from tessera_kv.vllm.self_test import self_test
 
 
@@ -51,6 +51,11 @@ class TesseraWorker:
         if self._native is None:
             raise RuntimeError("register_kv_caches was not called: report this engine")
         return self._native
+
+    def place(self) -> PeerPlace | None:
+        """Where other engines find this worker, if they may."""
+        place = self.native.peer_place
+        return None if place is None else PeerPlace(*place)
 
     def before_step(self, metadata: TesseraMetadata) -> None:
         """Memory is about to be overwritten: what still needs it ends first."""

@@ -28,6 +28,8 @@ COMBINATIONS = [
     ("llama", 1, "serial", "recompute"),
     ("gemma3", 2, "async", "recompute"),
     ("gemma3", 2, "serial", "engine"),
+    ("qwen3_next", 2, "async", "engine"),
+    ("qwen3_next", 2, "serial", "recompute"),
 ]
 
 

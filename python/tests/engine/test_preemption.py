@@ -2,12 +2,13 @@
 
 At the moment of the preemption a load of one request and a save of another are under way, because a
 proxy keeps a GET and a PUT. Whatever is then thrown away, computed or loaded again, the tokens are
-those of an engine without a cache, and nothing is left behind.
+those of an engine that finds nothing cached, and nothing is left behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,28 +32,64 @@ RUNWAY = 60
 MINUTE_MS = 60_000
 
 
-def small(blocks: int) -> dict[str, int]:
-    return {"num_gpu_blocks_override": blocks, "max_model_len": 768}
+def small(name: str) -> dict[str, int]:
+    return {"num_gpu_blocks_override": POOLS[name], "max_model_len": 768}
 
 
-@pytest.mark.parametrize("name", POOLS)
+@dataclass
+class Reference:
+    """An engine that saves nothing, so that it computes what nobody else has saved."""
+
+    name: str
+    engine: Engine
+    prompts: Prompts
+
+    def asked(self, what: str) -> list[list[int]]:
+        """A short prompt, and two that take a fifth block each while they are answered."""
+        chunk = self.prompts.chunk
+        lengths = (2 * chunk + 9, 4 * chunk - RUNWAY, 4 * chunk - RUNWAY)
+        name = f"{self.name} preempt {what}"
+        return [prompt(length, f"{name} {index}") for index, length in enumerate(lengths)]
+
+    def check(self, reader: Engine, further: list[list[int]], answers: list[list[int]]) -> None:
+        """Prompts that continue what was computed are in the node whole, and right."""
+        again = reader.each(further)
+        assert [run.external for run in again] == [self.prompts.hit(tokens) for tokens in further]
+        assert [run.tokens[0] for run in again] == answers
+        reader.settle()
+        reader.reset()
+
+
+@pytest.fixture(scope="module", params=POOLS)
+def reference(
+    request: pytest.FixtureRequest, launch: Callable[..., Engine], node: Node
+) -> Iterator[Reference]:
+    name = request.param
+    use = connector(node.address, save=False)
+    with launch(name, f"{name}-preempt-reference", use, small(name)) as engine:
+        yield Reference(name, engine, Prompts(engine.start().block_tokens))
+
+
+def answers(engine: Engine, prompts: list[list[int]], tokens: int = 16) -> list[list[int]]:
+    """What an engine that finds nothing cached answers to each."""
+    runs = engine.each(prompts, max_tokens=tokens)
+    assert sum(run.external for run in runs) == 0
+    engine.reset()
+    return [run.tokens[0] for run in runs]
+
+
 def test_requests_that_preempt_each_other_beside_a_load_and_a_save_keep_their_tokens(
-    name: str, launch: Callable[..., Engine], binary: Path, logs: Path, node: Node
+    reference: Reference, launch: Callable[..., Engine], binary: Path, logs: Path, node: Node
 ) -> None:
-    engine_arguments = small(POOLS[name])
-    with launch(name, f"{name}-preempt-off", None, engine_arguments) as engine:
-        prompts = Prompts(engine.start().block_tokens)
-        chunk = prompts.chunk
-        loaded = prompt(2 * chunk + 9, f"{name} preempt loaded")
-        running = [prompt(4 * chunk - RUNWAY, f"{name} preempt {index}") for index in range(2)]
-        asked = [loaded, *running]
-        off = [run.tokens[0] for run in engine.each(asked, max_tokens=TOKENS)]
-        further = [tokens + answer for tokens, answer in zip(asked, off, strict=True)]
-        off_further = [run.tokens for run in engine.each(further)]
+    name, asked = reference.name, reference.asked("loads")
+    (loaded, *running), chunk = asked, reference.prompts.chunk
+    off = answers(reference.engine, asked, TOKENS)
+    further = [tokens + answer for tokens, answer in zip(asked, off, strict=True)]
+    off_further = answers(reference.engine, further)
     patience = {"load_timeout_ms": MINUTE_MS, "save_timeout_ms": MINUTE_MS, "lease_ms": MINUTE_MS}
     with Faults(binary, logs / f"{name}-preempt-faults.log", node) as faults:
         use = connector(faults.address, **patience)
-        with launch(name, f"{name}-preempt", use, engine_arguments) as engine:
+        with launch(name, f"{name}-preempt", use, small(name)) as engine:
             engine.generate([loaded], max_tokens=1)
             engine.settle()
             engine.reset()
@@ -75,12 +112,25 @@ def test_requests_that_preempt_each_other_beside_a_load_and_a_save_keep_their_to
             engine.reset()
             # All that was computed is saved, and what was saved is right: also of a request whose
             # blocks changed in between.
-            again = engine.each(further)
-            assert [run.external for run in again] == [prompts.hit(tokens) for tokens in further]
-            assert [run.tokens for run in again] == off_further
-            engine.settle()
-            engine.reset()
+            reference.check(engine, further, off_further)
             wait_until(lambda: node.stat()["stat"]["leases"] == 0, "all leases to end")
+
+
+def test_request_that_computes_again_after_its_preemption_saves_from_its_new_blocks(
+    reference: Reference, launch: Callable[..., Engine], node: Node
+) -> None:
+    """Nothing is loaded when it is resumed, so only the engine's word says that its blocks went."""
+    name, asked = reference.name, reference.asked("computes")
+    off = answers(reference.engine, asked, TOKENS)
+    further = [tokens + answer for tokens, answer in zip(asked, off, strict=True)]
+    off_further = answers(reference.engine, further)
+    use = connector(node.address, load=False)
+    with launch(name, f"{name}-preempt-computes", use, small(name)) as engine:
+        run = engine.generate(asked, max_tokens=TOKENS)
+        assert run.tokens == off
+        assert run.counters[PREEMPTIONS] >= 1
+        engine.settle()
+    reference.check(reference.engine, further, off_further)
 
 
 def keep_a_save_at_the_fifth_block(engine: Engine, faults: Faults, computed: float) -> None:

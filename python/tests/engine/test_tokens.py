@@ -7,6 +7,7 @@ means something: where one stored block is damaged under a right checksum, other
 from __future__ import annotations
 
 from conftest import ModelClass
+from harness import OURS, prompt
 
 
 def test_tokens_are_the_same_with_the_cache_off_cold_and_warm(served: ModelClass) -> None:
@@ -56,3 +57,25 @@ def test_loads_are_counted_in_bytes_and_tokens(served: ModelClass) -> None:
     assert run.counted("hit_tokens") == run.external
     assert run.counted("bytes_loaded") > 0
     assert run.counted("loads_failed_on_any_rank") == 0
+
+
+def test_chunk_that_is_computed_again_is_not_sent_again(served: ModelClass) -> None:
+    """The last token is never loaded, so a prompt of whole chunks computes its last one anew."""
+    engine, tokens = served.engine, prompt(3 * served.prompts.chunk, "computed again")
+
+    def received() -> list[int]:
+        stat = served.node.stat()["stat"]
+        return [stat[name] for name in ("requests_put", "received_bytes", "leases_refused")]
+
+    first = engine.generate([tokens], max_tokens=1)
+    before, payloads = engine.settle(), received()
+    engine.reset()
+    second = engine.generate([tokens], max_tokens=1)
+    after = engine.settle()
+    engine.reset()
+    assert (first.external, second.external) == (0, served.prompts.hit(tokens))
+    assert second.tokens == first.tokens
+    names = (OURS + name for name in ("saves", "saves_existed"))
+    saves, existed = (after[name] - before.get(name, 0) for name in names)
+    assert saves == existed > 0
+    assert received() == payloads

@@ -30,7 +30,7 @@ class FakeNative:
 
     def __init__(self, *_: object) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.answers = {"step": b"plan", "lookup": (None, False), "finished": False}
+        self.answers = {"step": b"plan", "lookup": (None, False), "finished": None}
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
@@ -142,7 +142,7 @@ def test_name_that_comes_again_is_another_request(side: Any) -> None:
     first, second = request("a", 1), request("a", 2)
     side.lookup(first, 0)
     side.step(output(new={"a": (0, ([1], [2]))}, tokens={"a": 20}))
-    side.finished(first)
+    side.finished(first, ())
     assert not side._requests
     assert not side._hashes_sent
     # The second is scheduled in the very step that tells of the first one's end.
@@ -151,9 +151,9 @@ def test_name_that_comes_again_is_another_request(side: Any) -> None:
     assert last_step(side)[0] == [("a", 0, 32, ([3], [4]), [b"\0", b"\1"])]
     side.step(output(known={"a": (32, None)}, tokens={"a": 1}))
     # And an end that comes late is the first one's.
-    side.finished(first)
+    side.finished(first, ())
     side.step(output(known={"a": (33, None)}, tokens={"a": 1}))
-    side.finished(second)
+    side.finished(second, ())
     assert not side._requests
 
 
@@ -194,7 +194,7 @@ def test_counters_are_read_after_whatever_may_change_them(side: Any) -> None:
     side._native.answers["step"] = None
     assert not is_read(lambda: side.step(output()))
     assert not is_read(lambda: side.worker_output(nothing))
-    assert is_read(lambda: side.finished(prompt))
+    assert is_read(lambda: side.finished(prompt, ()))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ use std::io::Read;
 use std::thread;
 
 use anyhow::{Context, Result};
-use tessera_node::{DataConfig, Node, NodeConfig, WritePolicy};
+use tessera_node::{DataConfig, Node, NodeConfig, TenantLimits, WritePolicy};
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -26,6 +26,7 @@ async fn main() -> Result<()> {
             folders: vec![folder.into()],
             bytes: Some(disk_mib << 20),
             write: WritePolicy::Through,
+            tenants: TenantLimits::default(),
             scrub_bytes_s: 0,
         });
     }

@@ -82,6 +82,7 @@ impl RankModel {
             match command {
                 WorkerCommand::Fence { load, phase } => self.fences.push((load, phase)),
                 WorkerCommand::Fetch(fetch) => self.fetches.push(fetch),
+                WorkerCommand::Probe(_) => {}
                 WorkerCommand::Save(save) => {
                     let blocks = save.blocks.iter().map(|block| self.memory[block].clone());
                     let copy = blocks.collect();

@@ -101,6 +101,8 @@ impl State {
                     }
                 }
                 Some(WorkerCommand::Fetch(fetch)) => self.issue(world, rank, fetch),
+                // Whoever saves finds out by itself what is stored.
+                Some(WorkerCommand::Probe(_)) => {}
                 Some(WorkerCommand::Save(save)) => self.save(world, rank, &save),
             }
         }

@@ -1,25 +1,25 @@
 //! A node with a data folder that is killed under load, again and again: every object that was
-//! acknowledged is there after the next start, nothing that was removed is, and no byte is wrong.
+//! acknowledged is there after the next start, nothing that was removed or dropped is, and no byte
+//! is wrong.
 //!
 //! `TESSERA_CRASH_ROUNDS` sets how often it is killed.
 
 use std::collections::HashMap;
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tessera_client::{Cluster, FetchOutcome, StoreOutcome};
+use tessera_client::{Cluster, FetchOutcome, NamespaceDigest, NodeIndex, StoreOutcome};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::node_process::{NodeProcess, stat};
-use crate::tile::{PATIENCE, Tile, soon};
+use crate::tile::{PATIENCE, Tile, namespace, soon};
 
 const ROUNDS: u64 = 3;
-/// Who stores, loads and removes at once.
+/// Who stores, loads and removes at once, each in a namespace of its own.
 const WORKERS: u64 = 8;
+/// One in this many drops its namespace now and then.
+const DROPPERS: u64 = 4;
 /// Most objects of one worker in one round.
 const WORKER_OBJECTS: u64 = 1_000;
 /// Room for what the rounds write, megabytes: nothing has to leave.
@@ -41,7 +41,30 @@ fn tile(number: u64) -> Tile {
     let lengths = LENGTHS.len() as u64;
     let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     let length = LENGTHS[usize::try_from(mixed % lengths).expect("a few")];
-    Tile::new(number, length)
+    Tile::of(
+        &namespace_of(worker_of(number)),
+        &number.to_le_bytes(),
+        number,
+        length,
+    )
+}
+
+fn worker_of(number: u64) -> u64 {
+    number / WORKER_OBJECTS % WORKERS
+}
+
+fn namespace_of(worker: u64) -> NamespaceDigest {
+    namespace(&format!("the model of worker {worker}"))
+}
+
+/// What is known once the namespace of a worker was dropped, or maybe was.
+fn note_drop(ledger: &mut Ledger, worker: u64, known: Known) {
+    let its = ledger
+        .iter_mut()
+        .filter(|(number, _)| worker_of(**number) == worker);
+    for (_, before) in its.filter(|(_, before)| **before != Known::Removed) {
+        *before = known;
+    }
 }
 
 fn rounds() -> u64 {
@@ -82,7 +105,15 @@ async fn killed_node_finds_all_that_it_acknowledged_and_nothing_that_it_removed(
         until(&answered, 20 + round * 37 % 200).await;
         node.kill();
         while let Some(known) = workers.join_next().await {
-            ledger.extend(known.expect("a worker ends by itself"));
+            let Worked {
+                worker,
+                own,
+                dropped,
+            } = known.expect("a worker ends by itself");
+            if let Some(known) = dropped {
+                note_drop(&mut ledger, worker, known);
+            }
+            ledger.extend(own);
         }
         client.shutdown().await;
     }
@@ -99,28 +130,67 @@ async fn until(answered: &AtomicU64, count: u64) {
     }
 }
 
-/// Stores, loads and removes until the node is gone; says what is known of each object.
-async fn work(client: Cluster, first: u64, answered: Arc<AtomicU64>) -> Ledger {
-    let mut ledger = Ledger::new();
+/// What one worker did in a round.
+struct Worked {
+    worker: u64,
+    own: Ledger,
+    /// What is known of its objects of earlier rounds, if it dropped its namespace.
+    dropped: Option<Known>,
+}
+
+/// Stores, loads, removes and drops until the node is gone; says what is known of each object.
+async fn work(client: Cluster, first: u64, answered: Arc<AtomicU64>) -> Worked {
+    let worker = worker_of(first);
+    let mut dropped = None;
+    let mut own = Ledger::new();
     for number in first..first + WORKER_OBJECTS {
-        let saved = tile(number).save(&client, soon()).await;
-        if saved != StoreOutcome::Stored {
-            ledger.insert(number, Known::Either);
-            return ledger;
+        if !store_and_remove(&client, number, &mut own).await {
+            break;
         }
-        ledger.insert(number, Known::Stored);
         answered.fetch_add(1, Ordering::Relaxed);
-        if number % 3 == 2 {
-            let older = number - 2;
-            let removed = client.remove(tile(older).id(), None, soon()).await;
-            if removed != Ok(true) {
-                ledger.insert(older, Known::Either);
-                return ledger;
+        if worker.is_multiple_of(DROPPERS) && number % 5 == 4 {
+            let dropping = client.drop_namespace(NodeIndex(0), namespace_of(worker), soon());
+            let known = match dropping.await {
+                Ok(_) => Known::Removed,
+                Err(_) => Known::Either,
+            };
+            note_drop(&mut own, worker, known);
+            // Once they are gone they stay so, whatever became of a later drop.
+            if dropped != Some(Known::Removed) {
+                dropped = Some(known);
             }
-            ledger.insert(older, Known::Removed);
+            if known == Known::Either {
+                break;
+            }
         }
     }
-    ledger
+    Worked {
+        worker,
+        own,
+        dropped,
+    }
+}
+
+/// Stores an object and maybe removes an older one. False if the node is gone.
+async fn store_and_remove(client: &Cluster, number: u64, ledger: &mut Ledger) -> bool {
+    let saved = tile(number).save(client, soon()).await;
+    if saved != StoreOutcome::Stored {
+        ledger.insert(number, Known::Either);
+        return false;
+    }
+    ledger.insert(number, Known::Stored);
+    if number % 3 == 2 {
+        let older = number - 2;
+        let removed = client.remove(tile(older).id(), None, soon()).await;
+        // A drop may have been faster.
+        let was_there = ledger.get(&older) != Some(&Known::Removed);
+        if removed != Ok(was_there) {
+            ledger.insert(older, Known::Either);
+            return false;
+        }
+        ledger.insert(older, Known::Removed);
+    }
+    true
 }
 
 async fn check(client: &Cluster, ledger: impl Iterator<Item = (&u64, &Known)>) {
@@ -138,47 +208,4 @@ async fn check(client: &Cluster, ledger: impl Iterator<Item = (&u64, &Known)>) {
     }
     assert_eq!(client.metrics().integrity_failures(), 0);
     assert_eq!(stat(client, "integrity_failures").await, 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn one_flipped_bit_on_disk_is_a_miss_and_the_next_writer_replaces_it() {
-    let folder = folder();
-    let mut node = NodeProcess::start_on(folder.path(), 64);
-    let client = node.client();
-    // More than two segments: the first is sealed, and a start believes its footer.
-    let tiles: Vec<Tile> = (0..20).map(|number| Tile::new(number, 500_000)).collect();
-    for tile in &tiles {
-        assert_eq!(tile.save(&client, soon()).await, StoreOutcome::Stored);
-    }
-    client.shutdown().await;
-    node.kill();
-    let flipped = flip_bit(&folder.path().join("tessera.data"), &tiles[0].bytes[..64]);
-    assert_eq!(flipped, 1, "the object lies in the file once");
-
-    let node = NodeProcess::start_on(folder.path(), 64);
-    let client = node.client();
-    let outcome = tiles[0].load(&client, None, soon()).await;
-    assert_eq!(outcome, FetchOutcome::Missing);
-    assert_eq!(stat(&client, "disk_damaged").await, 1);
-    assert_eq!(stat(&client, "integrity_failures").await, 1);
-    assert_eq!(tiles[0].save(&client, soon()).await, StoreOutcome::Stored);
-    for tile in &tiles {
-        let outcome = tile.load(&client, None, soon()).await;
-        assert_eq!(outcome, FetchOutcome::Loaded);
-    }
-    client.shutdown().await;
-}
-
-/// Flips one bit of every copy of `needle`, unit by unit, and says how many there were.
-fn flip_bit(file: &Path, needle: &[u8]) -> usize {
-    const UNIT_BYTES: usize = 256;
-    let bytes = std::fs::read(file).expect("the data file");
-    let file = OpenOptions::new().write(true).open(file).expect("ours");
-    let places = (0..bytes.len()).step_by(UNIT_BYTES);
-    let places = places.filter(|at| bytes[*at..].starts_with(needle));
-    let flip = |at: usize| {
-        let flipped = file.write_all_at(&[needle[0] ^ 1], at as u64);
-        flipped.expect("a file that can be written");
-    };
-    places.map(flip).count()
 }

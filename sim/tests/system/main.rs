@@ -3,10 +3,13 @@
 
 mod cancel;
 mod crash;
+mod damage;
 mod deadline;
+mod full;
 mod integrity;
 mod isolation;
 mod node_process;
 mod restart;
+mod saves;
 mod streams;
 mod tile;

@@ -14,13 +14,14 @@ use tokio::time::{Instant, sleep};
 
 use crate::tile::{PATIENCE, soon};
 
-/// Megabytes of the node's RAM tier.
+/// Megabytes of the RAM tier of a node of which nobody asks for less.
 const RAM_MIB: u64 = 64;
 
 /// A running node. Dropping it kills the process.
 pub(crate) struct NodeProcess {
     child: Child,
     address: Address,
+    ram_mib: u64,
     /// Its data folder and the megabytes in it.
     data: Option<(PathBuf, u64)>,
 }
@@ -28,17 +29,22 @@ pub(crate) struct NodeProcess {
 impl NodeProcess {
     /// A node on a free port.
     pub(crate) fn start() -> Self {
-        Self::start_at("127.0.0.1:0", None)
+        Self::start_at("127.0.0.1:0", RAM_MIB, None)
     }
 
     /// A node on a free port, with a data folder.
     pub(crate) fn start_on(folder: &Path, disk_mib: u64) -> Self {
-        Self::start_at("127.0.0.1:0", Some((folder.to_owned(), disk_mib)))
+        Self::start_small(folder, RAM_MIB, disk_mib)
     }
 
-    fn start_at(address: &str, data: Option<(PathBuf, u64)>) -> Self {
+    /// A node on a free port, with a data folder and little memory.
+    pub(crate) fn start_small(folder: &Path, ram_mib: u64, disk_mib: u64) -> Self {
+        Self::start_at("127.0.0.1:0", ram_mib, Some((folder.to_owned(), disk_mib)))
+    }
+
+    fn start_at(address: &str, ram_mib: u64, data: Option<(PathBuf, u64)>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tessera-sim-node"));
-        command.args([address, &RAM_MIB.to_string()]);
+        command.args([address, &ram_mib.to_string()]);
         if let Some((folder, disk_mib)) = &data {
             command.arg(folder).arg(disk_mib.to_string());
         }
@@ -56,6 +62,7 @@ impl NodeProcess {
         Self {
             address: address.parse().expect("an address"),
             child,
+            ram_mib,
             data,
         }
     }
@@ -64,7 +71,7 @@ impl NodeProcess {
     pub(crate) fn restart(&mut self) {
         let address = self.address.to_string();
         self.kill();
-        *self = Self::start_at(&address, self.data.clone());
+        *self = Self::start_at(&address, self.ram_mib, self.data.clone());
     }
 
     /// Ends the process with no chance to say anything.
@@ -96,8 +103,13 @@ impl NodeProcess {
 
     /// A client of this node, as patient as an engine would have it.
     pub(crate) fn client(&self) -> Cluster {
+        self.client_on(&Handle::current())
+    }
+
+    /// Such a client on a runtime of somebody else.
+    pub(crate) fn client_on(&self, runtime: &Handle) -> Cluster {
         let config = ClusterConfig::new(vec![NodeSpec::new(self.address.clone())]);
-        Cluster::start(config, &Handle::current())
+        Cluster::start(config, runtime)
     }
 
     /// Flips one bit of every copy of `needle`, eight bytes aligned, in the memory of the process,

@@ -18,7 +18,7 @@ use tessera_client::options::Options;
 use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, TenantTag, WriteId};
 use tessera_node::store::{
     DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, Instant, Published,
-    RamStore, RawDisk, Store, StoreConfig, WritePolicy, checksum,
+    RamStore, RawDisk, Store, StoreConfig, TenantLimits, WritePolicy, checksum,
 };
 
 use super::row::Row;
@@ -103,6 +103,7 @@ impl Bench {
             write: WritePolicy::Through,
             objects_max: u32::MAX,
             readers: 4,
+            tenants: TenantLimits::default(),
         };
         let disk = DiskTier::open(ram.clone(), &config, vec![folder.into_disk()])?;
         Ok(Store::new(ram, Some(disk)))
@@ -361,7 +362,7 @@ fn restart_rows(folder: &Path) -> Result<Vec<Row>> {
 }
 
 /// Memory of this process that is in RAM.
-fn resident_bytes() -> Result<u64> {
+pub(crate) fn resident_bytes() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = resident.and_then(|rest| rest.trim().strip_suffix(" kB"));

@@ -12,6 +12,7 @@ use indicatif::ProgressBar;
 use tessera_client::{KeyDigest, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId};
 use tessera_node::store::{Instant, OwnerId, Presence, Published, RamStore, StoreConfig};
 
+use super::disk::resident_bytes;
 use super::floor::ARENA_BYTES;
 use super::row::Row;
 use super::statistics::{median, median_us};
@@ -24,7 +25,12 @@ const ACQUIRE_KEYS: u64 = 4_096;
 const LEASE_NS: u64 = 60_000_000_000;
 
 /// Rows of this family, for the progress bar.
-pub(crate) const ROWS: u64 = (SIZES.len() * 2 + 1) as u64;
+pub(crate) const ROWS: u64 = (SIZES.len() * 2 + 2) as u64;
+
+/// The objects whose index is weighed, and the smallest extent that holds one with its header.
+const SMALL_OBJECTS: u64 = 10_000_000;
+const SMALL_BYTES: usize = 128;
+const SMALL_EXTENT_BYTES: u64 = 256;
 
 /// The store and the arenas on both sides of the copy.
 struct Bench {
@@ -60,7 +66,42 @@ pub(crate) fn run(seconds: u32, progress: &ProgressBar) -> Result<Vec<Row>> {
         }
         rows.append(&mut bench.rows);
     }
+    progress.set_message("store index");
+    rows.push(index_row()?);
+    progress.inc(1);
     Ok(rows)
+}
+
+/// What ten million small objects take beside the arena, which is resident before.
+fn index_row() -> Result<Row> {
+    let store = RamStore::new(StoreConfig::with_capacity(
+        SMALL_OBJECTS * SMALL_EXTENT_BYTES,
+    ))?;
+    let before = resident_bytes()?;
+    // Each leaves for another one: the memory of evictions is full too.
+    for number in 0..2 * SMALL_OBJECTS {
+        let header = header(number, SMALL_BYTES);
+        let extent = store.reserve(SMALL_BYTES as u64, Instant(0))?;
+        let published = store.publish(extent, header.id(), header, Instant(0));
+        ensure!(
+            published == Published::Stored,
+            "a put ended as {published:?}"
+        );
+    }
+    let objects = store.stat().objects;
+    ensure!(objects == SMALL_OBJECTS, "{objects} objects fill the arena");
+    let grown = resident_bytes()?.saturating_sub(before);
+    let value = grown as f64 / SMALL_OBJECTS as f64;
+    Ok(Row {
+        name: "store index".to_owned(),
+        value,
+        unit: "bytes an object",
+        floor: None,
+        must: Some(64.0),
+        reach: Some(40.0),
+        higher: false,
+        absolute: format!("{:.0} MiB resident", grown as f64 / f64::from(1 << 20)),
+    })
 }
 
 impl Bench {

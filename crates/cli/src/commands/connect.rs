@@ -1,6 +1,6 @@
 //! One node as the small commands see it: connect, ask, and say what to do when nobody answers.
 //!
-//! Called by `stat` and `ping`.
+//! Called by `stat`, `ping` and `drop`.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! One file for each subcommand. `main` calls `run` of the one that was asked for.
 
 pub(crate) mod clean;
-mod connect;
+pub(crate) mod connect;
+pub(crate) mod drop;
 pub(crate) mod node;
 pub(crate) mod ping;
 pub(crate) mod stat;

@@ -3,6 +3,7 @@
 //! Prints `listening on ADDRESS` on standard output when clients can connect, and nothing else
 //! there: scripts and the connector wait for that line. The log goes to standard error.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::System;
 use tessera_node::{
-    DataConfig, Node, NodeConfig, RunningNode, StopReason, TenantLimits, WritePolicy,
+    DataConfig, Lifetimes, Node, NodeConfig, RunningNode, StopReason, TenantLimits, WritePolicy,
 };
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{NodeArguments, WriteMode};
-use crate::units::{Quota, format_size};
+use crate::units::{Quota, Ttl, format_size};
 
 /// With `--write back`, the share of memory that may wait to be written is one in this many.
 const DIRTY_SHARE: u64 = 8;
@@ -34,20 +35,25 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         write,
         scrub,
         quota,
+        disk_quota,
+        ttl,
         insecure,
         idle_exit,
         lock,
     } = arguments;
     check_memory(ram)?;
+    let (in_ram, on_disk) = tenants(&quota, &disk_quota)?;
     let data = (!data.is_empty()).then(|| DataConfig {
         folders: data,
         bytes: disk,
         write: policy(write, ram),
+        tenants: on_disk,
         scrub_bytes_s: scrub,
     });
     let config = NodeConfig {
         data,
-        tenants: tenants(quota)?,
+        tenants: in_ram,
+        lifetimes: lifetimes(ttl)?,
         insecure,
         idle_exit,
         lock,
@@ -78,18 +84,56 @@ fn check_memory(wanted: u64) -> Result<()> {
     Ok(())
 }
 
-fn tenants(quotas: Vec<Quota>) -> Result<TenantLimits> {
-    let mut limits = TenantLimits::default();
-    for (tenant, bytes) in quotas {
+/// The limits of memory and of the disks. Who has one in either has a name in both.
+fn tenants(quotas: &[Quota], disk_quotas: &[Quota]) -> Result<(TenantLimits, TenantLimits)> {
+    let names = quotas.iter().chain(disk_quotas);
+    let names: BTreeSet<_> = names.filter_map(|(name, _)| name.as_ref()).collect();
+    let limits = |option: &str, quotas: &[Quota]| {
+        let mut others = quotas.iter().filter(|(name, _)| name.is_none());
+        let other = others.next().map(|(_, bytes)| *bytes);
+        anyhow::ensure!(
+            others.next().is_none(),
+            "{option} *= is given twice: give it once"
+        );
+        let given: Vec<_> = quotas
+            .iter()
+            .filter_map(|(name, _)| name.as_ref())
+            .collect();
+        let once: BTreeSet<_> = given.iter().collect();
+        anyhow::ensure!(
+            once.len() == given.len(),
+            "{option}: a tenant is given twice"
+        );
+        let of = |wanted: &String| {
+            let own = quotas
+                .iter()
+                .find(|(name, _)| name.as_ref() == Some(wanted));
+            own.map(|(_, bytes)| *bytes).or(other)
+        };
+        let named = names.iter().map(|name| ((*name).clone(), of(name)));
+        anyhow::Ok(TenantLimits {
+            named: named.collect(),
+            others: other,
+        })
+    };
+    Ok((
+        limits("--quota", quotas)?,
+        limits("--disk-quota", disk_quotas)?,
+    ))
+}
+
+fn lifetimes(ttls: Vec<Ttl>) -> Result<Lifetimes> {
+    let mut lifetimes = Lifetimes::default();
+    for (tenant, ttl_s) in ttls {
         match tenant {
-            Some(tenant) => limits.named.push((tenant, Some(bytes))),
+            Some(tenant) => lifetimes.named.push((tenant, ttl_s)),
             None => {
-                let before = limits.others.replace(bytes);
-                anyhow::ensure!(before.is_none(), "--quota *= is given twice: give it once");
+                let before = lifetimes.others.replace(ttl_s);
+                anyhow::ensure!(before.is_none(), "--ttl without a tenant is given twice");
             }
         }
     }
-    Ok(limits)
+    Ok(lifetimes)
 }
 
 fn policy(write: WriteMode, ram_bytes: u64) -> WritePolicy {
@@ -142,5 +186,39 @@ fn raise_open_files() {
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         tracing::warn!(%error, "the limit on open files stays at {:?}", limit.current);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(name: &str, bytes: u64) -> Quota {
+        ((name != "*").then(|| name.to_owned()), bytes)
+    }
+
+    #[test]
+    fn tenant_with_a_limit_in_one_tier_has_a_name_in_both_and_there_that_of_others() {
+        let in_ram = [quota("a", 1), quota("*", 2)];
+        let (in_ram, on_disk) = tenants(&in_ram, &[quota("b", 3)]).expect("no contradiction");
+        let named = |limits: [(&str, Option<u64>); 2]| {
+            let limits = limits.map(|(name, bytes)| (name.to_owned(), bytes));
+            limits.to_vec()
+        };
+        assert_eq!(in_ram.named, named([("a", Some(1)), ("b", Some(2))]));
+        assert_eq!(on_disk.named, named([("a", None), ("b", Some(3))]));
+        assert_eq!((in_ram.others, on_disk.others), (Some(2), None));
+    }
+
+    #[test]
+    fn limit_that_is_given_twice_is_refused() {
+        for twice in [
+            [quota("a", 1), quota("a", 2)],
+            [quota("*", 1), quota("*", 2)],
+        ] {
+            assert!(tenants(&twice, &[]).is_err());
+            assert!(tenants(&[], &twice).is_err());
+        }
+        assert!(lifetimes(vec![(None, 1), (None, 2)]).is_err());
     }
 }

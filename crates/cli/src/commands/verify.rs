@@ -32,6 +32,7 @@ fn print(folder: &Path, report: &DiskReport, json: bool) {
         objects,
         bytes,
         removals,
+        drops,
         torn,
         damaged,
     } = *report;
@@ -41,13 +42,13 @@ fn print(folder: &Path, report: &DiskReport, json: bool) {
         println!(
             "{}",
             json!({ "folder": folder, "segments": segments, "unsealed": unsealed,
-                    "objects": objects, "bytes": bytes, "removals": removals, "torn": torn,
-                    "damaged": damaged })
+                    "objects": objects, "bytes": bytes, "removals": removals,
+                    "drops": drops, "torn": torn, "damaged": damaged })
         );
     } else {
         println!(
             "{folder}: {objects} objects, {}, in {segments} segments ({unsealed} unsealed), \
-             {removals} removals, {torn} torn, {damaged} damaged",
+             {removals} removals, {drops} drops, {torn} torn, {damaged} damaged",
             format_size(bytes)
         );
     }

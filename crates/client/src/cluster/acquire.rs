@@ -1,8 +1,9 @@
-//! Lookups: ids grouped by node, one ACQUIRE a node, answers put back in the order of the ids.
+//! Lookups and probes: ids grouped by node, one ACQUIRE a node, answers put back in the order of
+//! the ids.
 //!
 //! Called by the cluster handle. Invariants: each id has exactly one answer; what cannot be
-//! answered is `Unreachable`, never `Held`; a lease that the caller does not get to see is given
-//! back.
+//! answered is `Unreachable`, never `Held`, and to a probe absent; a lease that the caller does not
+//! get to see is given back.
 
 use std::sync::Arc;
 
@@ -38,7 +39,50 @@ pub(super) async fn run(
         items: vec![Presence::Unreachable; ids.len()],
         lease_ms: u32::MAX,
     };
-    let mut shares = shares(nodes.len(), ring, ids);
+    let shares = shares(nodes.len(), ring, ids);
+    // From here on nothing waits, so that the caller gets all of it.
+    for answered in ask_all(nodes, shares, acquire, count, deadline).await {
+        outcome.put(answered);
+    }
+    if outcome.lease_ms == u32::MAX {
+        outcome.lease_ms = 0;
+    }
+    outcome
+}
+
+/// Asks which of `ids` are there, and holds none of them: a hint, and no promise.
+pub(super) async fn probe(
+    nodes: &[Arc<Node>],
+    ring: &Ring,
+    ids: &[ObjectId],
+    deadline: Instant,
+) -> Vec<bool> {
+    let question = Acquire {
+        lease_ms: 0,
+        bytes_max: 0,
+        ids: Vec::new(),
+    };
+    let mut present = vec![false; ids.len()];
+    let shares = shares(nodes.len(), ring, ids);
+    let answers = ask_all(nodes, shares, question, count_probe, deadline).await;
+    for Answered { places, granted } in answers {
+        // A lease that nobody asked for goes back here.
+        let Some(granted) = granted else { continue };
+        for (place, item) in places.into_iter().zip(&granted.items) {
+            present[place] = is_present(item);
+        }
+    }
+    present
+}
+
+/// Asks all nodes at once.
+async fn ask_all(
+    nodes: &[Arc<Node>],
+    mut shares: Vec<Share>,
+    acquire: Acquire,
+    count: Count,
+    deadline: Instant,
+) -> Vec<Answered> {
     // The last share runs here: with one node there is no task at all.
     let last = shares.pop();
     let mut tasks = JoinSet::new();
@@ -48,24 +92,17 @@ pub(super) async fn run(
             ids: Vec::new(),
             ..acquire
         };
-        tasks.spawn(async move { ask(&node, share, acquire, deadline).await });
+        tasks.spawn(async move { ask(&node, share, acquire, count, deadline).await });
     }
     let mut answers = Vec::new();
     if let Some(share) = last {
         let node = &nodes[share.node];
-        answers.push(ask(node, share, acquire, deadline).await);
+        answers.push(ask(node, share, acquire, count, deadline).await);
     }
     while let Some(joined) = tasks.join_next().await {
         answers.extend(joined);
     }
-    // From here on nothing waits, so that the caller gets all of it.
-    for answered in answers {
-        outcome.put(answered);
-    }
-    if outcome.lease_ms == u32::MAX {
-        outcome.lease_ms = 0;
-    }
-    outcome
+    answers
 }
 
 /// Groups the ids by node, in requests of at most the wire's bound.
@@ -143,7 +180,16 @@ impl AcquireOutcome {
     }
 }
 
-async fn ask(node: &Node, share: Share, acquire: Acquire, deadline: Instant) -> Answered {
+/// Counts what a node answered to that many ids.
+type Count = fn(&Node, usize, Option<&Granted>);
+
+async fn ask(
+    node: &Node,
+    share: Share,
+    acquire: Acquire,
+    count: Count,
+    deadline: Instant,
+) -> Answered {
     let acquire = Acquire {
         ids: share.ids,
         ..acquire
@@ -218,4 +264,21 @@ fn count(node: &Node, asked: usize, granted: Option<&Granted>) {
     node.counters
         .acquire_unknown
         .add((asked - held - missing) as u64);
+}
+
+fn count_probe(node: &Node, asked: usize, granted: Option<&Granted>) {
+    let items = granted.map_or(&[][..], |granted| &granted.items);
+    let of = |wanted: fn(&Presence) -> bool| items.iter().filter(|item| wanted(item)).count();
+    let present = of(is_present);
+    let absent = of(|item| matches!(item, Presence::Missing));
+    node.counters.probe_present.add(present as u64);
+    node.counters.probe_absent.add(absent as u64);
+    node.counters
+        .probe_unknown
+        .add((asked - present - absent) as u64);
+}
+
+/// Held or not, it is there.
+fn is_present(item: &Presence) -> bool {
+    matches!(item, Presence::Held { .. } | Presence::Refused)
 }

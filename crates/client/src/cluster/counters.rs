@@ -78,6 +78,12 @@ counters! {
     acquire_missing,
     /// Objects whose lookup had no answer or was refused.
     acquire_unknown,
+    /// Objects that were to be saved and that the node had already; they were not sent.
+    probe_present,
+    /// Objects that were to be saved and that the node did not have.
+    probe_absent,
+    /// Objects that were to be saved and of which the node said nothing.
+    probe_unknown,
     /// Objects loaded and verified.
     fetch_loaded,
     /// Bytes of them.

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tessera_proto::message::{Acquire, Ping, Stat, StatAnswer, StatEntry};
-use tessera_proto::{Expectation, Incarnation, Kind, ObjectHeader, ObjectId, WriteId};
+use tessera_proto::message::{Acquire, DropAnswer, Ping, Stat, StatAnswer, StatEntry};
+use tessera_proto::{
+    Expectation, Incarnation, Kind, NamespaceDigest, ObjectHeader, ObjectId, WriteId,
+};
 use tessera_transport::{Lent, Segments};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -122,6 +124,12 @@ impl Cluster {
         acquire::run(&self.0.nodes, &self.0.ring, &ids, request, deadline).await
     }
 
+    /// Which of `ids` are stored, as far as their nodes say so by `deadline`: one request a node,
+    /// all at once. Nothing is leased: a hint for whoever would store them, and no promise.
+    pub async fn probe(&self, ids: Vec<ObjectId>, deadline: Instant) -> Vec<bool> {
+        acquire::probe(&self.0.nodes, &self.0.ring, &ids, deadline).await
+    }
+
     /// Loads one object into `lent` and verifies it there, under `lease` if there is one. The
     /// memory comes back with the outcome, when nothing can write it any more; a dropped future
     /// frees it after its last write.
@@ -210,6 +218,22 @@ impl Cluster {
     ) -> Result<bool, NodeError> {
         let NodeIndex(index) = self.owner(&id).ok_or(NodeError::Unknown(0))?;
         requests::remove(&self.0.nodes[index], id, write, deadline).await
+    }
+
+    /// Drops a namespace on one node: what was stored in it before is gone for good once this
+    /// returns. Returns what that was. An answer may take as long as the node needs to walk over
+    /// its memory.
+    ///
+    /// # Errors
+    /// See [`NodeError`]. After any but `Unknown`, `Unknowing` and `Refused` the namespace may be
+    /// gone or not: drop it again.
+    pub async fn drop_namespace(
+        &self,
+        node: NodeIndex,
+        namespace: NamespaceDigest,
+        deadline: Instant,
+    ) -> Result<DropAnswer, NodeError> {
+        requests::drop_namespace(self.node(node)?, namespace, deadline).await
     }
 
     /// The counters of one node.

@@ -115,6 +115,9 @@ pub enum NodeError {
     /// The node refused the request.
     #[error("the node refused the request: {0:?}")]
     Refused(Refusal),
+    /// The node is of a build that does not know the request. Nothing was sent.
+    #[error("the node is older than this request: update it")]
+    Unknowing,
     /// The answer cannot be read.
     #[error("the node's answer cannot be read: {0}")]
     Answer(#[from] tessera_proto::DecodeError),

@@ -4,10 +4,10 @@
 //! of what it returns, whatever the outcome.
 
 use tessera_proto::message::{
-    Get, Put, PutAnswer, PutStatus, Refusal, Release, ReleaseAnswer, Remove, RemoveAnswer,
-    RemoveItem,
+    Drop, DropAnswer, Features, Get, Put, PutAnswer, PutStatus, Refusal, Release, ReleaseAnswer,
+    Remove, RemoveAnswer, RemoveItem,
 };
-use tessera_proto::{Expectation, Kind, ObjectHeader, ObjectId, WriteId};
+use tessera_proto::{Expectation, Kind, NamespaceDigest, ObjectHeader, ObjectId, WriteId};
 use tessera_transport::{Lent, Segments};
 use tokio::time::Instant;
 
@@ -180,6 +180,26 @@ pub(super) async fn remove(
         .await;
     let answer = RemoveAnswer::decode(&body(completion.answer)?)?;
     Ok(answer.removed.first().copied().unwrap_or(false))
+}
+
+/// Drops a namespace on one node, see [`super::Cluster::drop_namespace`].
+pub(super) async fn drop_namespace(
+    node: &Node,
+    namespace: NamespaceDigest,
+    deadline: Instant,
+) -> Result<DropAnswer, NodeError> {
+    let until = &deadline.into();
+    let connection = node.connection(until).await;
+    let connection = connection.map_err(|_failure| NodeError::Unreachable)?;
+    if !connection.features().has(Features::DROP) {
+        return Err(NodeError::Unknowing);
+    }
+    let mut request = Vec::new();
+    Drop { namespace }.encode(&mut request);
+    let completion = node
+        .call_over(&connection, Kind::Drop, &request, Cargo::None, until)
+        .await;
+    Ok(DropAnswer::decode(&body(completion.answer)?)?)
 }
 
 /// Reads the body of an answer, or says why there is none.

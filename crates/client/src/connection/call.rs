@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tessera_proto::limits::{DEADLINE_MS_MAX, IN_FLIGHT_MAX};
-use tessera_proto::message::{AcquireAnswer, HelloAnswer, Release};
+use tessera_proto::message::{AcquireAnswer, Features, HelloAnswer, Release};
 use tessera_proto::{FrameHeader, Incarnation, Kind, LeaseId};
 use tessera_transport::{Address, Closer, Progress, Receiver};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -33,6 +33,7 @@ pub(crate) struct Connection {
     pub(super) counters: Arc<NodeCounters>,
     incarnation: Incarnation,
     object_bytes_max: u64,
+    features: Features,
     progress: Progress,
     in_flight: Arc<Semaphore>,
     useful: AtomicBool,
@@ -53,6 +54,7 @@ impl Connection {
             counters: Arc::clone(&spec.counters),
             incarnation: hello.incarnation,
             object_bytes_max: hello.object_bytes_max,
+            features: hello.features,
             progress: link.progress(),
             in_flight: Arc::new(Semaphore::new(in_flight as usize)),
             useful: AtomicBool::new(false),
@@ -69,6 +71,11 @@ impl Connection {
     /// Largest object that the node takes.
     pub(crate) fn object_bytes_max(&self) -> u64 {
         self.object_bytes_max
+    }
+
+    /// What the node can do beyond the base.
+    pub(crate) fn features(&self) -> Features {
+        self.features
     }
 
     /// Bytes that the node has sent so far. A node that sends anything is not silent.

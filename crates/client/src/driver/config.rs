@@ -7,12 +7,14 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
-use tessera_lifecycle::{GroupSpec, Rank, SchedulerConfig, Shape, WorkerConfig};
+use tessera_lifecycle::handover::HandoverLimits;
+use tessera_lifecycle::{GroupSpec, HandoverConfig, Rank, SchedulerConfig, Shape, WorkerConfig};
 use tessera_lifecycle::{scheduler::SchedulerLimits, worker::WorkerLimits};
 use tessera_proto::{Namespace, NamespaceDigest, Topology};
 
 use super::error::StartError;
 use crate::options::Options;
+use crate::peer::ticket_key;
 
 /// Version of the payload order that this client writes; part of every namespace.
 const CONNECTOR_LAYOUT: u32 = 1;
@@ -156,6 +158,22 @@ impl EngineConfig {
             incarnation,
             limits: SchedulerLimits::default(),
         })
+    }
+
+    /// What the scheduler needs for direct transfers; `None` if there are none.
+    pub(crate) fn handover(&self) -> Result<Option<HandoverConfig>, StartError> {
+        if self.options.peer_listen.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(HandoverConfig {
+            shape: self.shape()?,
+            key: ticket_key(&self.options)?,
+            offers: self.can_save,
+            takes: self.can_load,
+            lease_ms: millis(self.options.peer_lease),
+            timeout_ms: millis(self.options.peer_timeout),
+            limits: HandoverLimits::default(),
+        }))
     }
 
     pub(crate) fn worker(&self) -> Result<WorkerConfig, StartError> {

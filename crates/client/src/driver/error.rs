@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::config::TopologyConfig;
 use crate::layout::LayoutError;
 use crate::local::LocalError;
+use crate::peer::{KeyError, PeerError, PeerStartError};
 
 /// Why a driver does not start. Each message says what to change.
 #[derive(Debug, Error)]
@@ -46,6 +47,12 @@ pub enum StartError {
         /// Why not.
         reason: String,
     },
+    /// There is no key for tickets.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// No listener for other engines.
+    #[error(transparent)]
+    Peer(#[from] PeerStartError),
     /// The machine refused threads or randomness.
     #[error("the driver's runtime does not start: {0}")]
     Runtime(#[from] std::io::Error),
@@ -99,6 +106,9 @@ pub enum DriverError {
     /// The scheduler's plan cannot be read.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A direct transfer may touch block memory for ever. The engine must end.
+    #[error(transparent)]
+    Peer(PeerError),
     /// Nobody can say that block memory is at rest. The engine must end: what it would free may
     /// still be written.
     #[error("the worker stops, because {0}; restart the engine")]

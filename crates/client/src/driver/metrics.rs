@@ -2,14 +2,19 @@
 //!
 //! Taken by the Python module once for each interval; never an error.
 
+use tessera_lifecycle::handover::HandoverCounters;
 use tessera_lifecycle::scheduler::SchedulerCounters;
 use tessera_lifecycle::worker::{LoadFailure, WorkerCounters};
+
+use crate::peer::PeerMetrics;
 
 /// The scheduler's side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SchedulerMetrics {
     /// What the machine counted.
     pub machine: SchedulerCounters,
+    /// What direct transfers counted.
+    pub handover: HandoverCounters,
     /// Nanoseconds that lookups have waited on the scheduler's thread.
     pub lookup_wait_ns: u64,
 }
@@ -29,6 +34,8 @@ pub struct WorkerMetrics {
     pub staging_bytes_used: u64,
     /// Nanoseconds that copies into staging have taken on the model thread.
     pub copy_ns: u64,
+    /// What direct transfers counted.
+    pub peers: PeerMetrics,
 }
 
 impl SchedulerMetrics {
@@ -52,6 +59,16 @@ impl SchedulerMetrics {
             late_lookups,
             requests_refused,
         } = self.machine;
+        let HandoverCounters {
+            offers,
+            offers_withheld,
+            tickets,
+            tickets_refused,
+            takes,
+            tokens_taken,
+            takes_cancelled,
+            declined,
+        } = self.handover;
         vec![
             ("lookups", lookups),
             ("lookup_hits", hits),
@@ -69,6 +86,14 @@ impl SchedulerMetrics {
             ("late_lookups", late_lookups),
             ("requests_refused", requests_refused),
             ("lookup_wait_ns", self.lookup_wait_ns),
+            ("peer_offers", offers),
+            ("peer_offers_withheld", offers_withheld),
+            ("peer_tickets", tickets),
+            ("peer_tickets_refused", tickets_refused),
+            ("peer_takes", takes),
+            ("peer_tokens_taken", tokens_taken),
+            ("peer_takes_cancelled", takes_cancelled),
+            ("peer_tickets_declined", declined),
         ]
     }
 }
@@ -96,6 +121,28 @@ impl WorkerMetrics {
             ("repeated_plans", machine.repeated_plans),
             ("staging_bytes_used", self.staging_bytes_used),
             ("copy_ns", self.copy_ns),
+            ("peer_transfers", self.peers.machine.transfers),
+            (
+                "peer_transfers_succeeded",
+                self.peers.machine.transfers_succeeded,
+            ),
+            ("peer_transfers_failed", self.peers.machine.transfers_failed),
+            ("peer_refused_claims", self.peers.machine.refused_claims),
+            ("peer_early_claims", self.peers.machine.early_claims),
+            ("peer_late_completions", self.peers.machine.late_completions),
+            ("peer_fences_close", self.peers.machine.fences_close),
+            ("peer_fences_revoke", self.peers.machine.fences_revoke),
+            ("peer_fences_dead", self.peers.machine.fences_dead),
+            ("peer_offered_bytes", self.peers.gauges.offered_bytes),
+            ("peer_claimed_bytes", self.peers.gauges.claimed_bytes),
+            (
+                "peer_quarantined_bytes",
+                self.peers.gauges.quarantined_bytes,
+            ),
+            ("peer_connections", self.peers.connections),
+            ("peer_bytes_received", self.peers.bytes_received),
+            ("peer_bytes_sent", self.peers.bytes_sent),
+            ("peer_integrity_failures", self.peers.integrity_failures),
         ];
         named.extend(failed);
         named

@@ -4,10 +4,12 @@
 //! workers. Each owns a machine, a runtime and the handle on the nodes; it gives the machine time
 //! and events, and executes its commands. Nothing is decided here.
 
+mod admission;
 mod clock;
 mod config;
 mod error;
 mod fence;
+mod handover;
 mod landing;
 mod metrics;
 mod remote;
@@ -25,9 +27,12 @@ pub(crate) use fence::{Fences, answered};
 
 pub use config::{EngineConfig, NamespaceConfig, TopologyConfig};
 pub use error::{DriverError, MemoryFault, StartError};
+pub use handover::PeerPlace;
 pub use metrics::{SchedulerMetrics, WorkerMetrics};
 pub use remote::Remote;
-pub use scheduler::SchedulerDriver;
+pub use scheduler::{Finished, SchedulerDriver};
+pub use tessera_lifecycle::handover::Refused;
 pub use tessera_lifecycle::scheduler::{LookupAnswer, ScheduledRequest, StepInput};
 pub use tessera_lifecycle::worker::TransferResults;
+pub use tessera_proto::ticket::{Prompt, TicketWorker};
 pub use worker::WorkerDriver;

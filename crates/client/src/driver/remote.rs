@@ -28,6 +28,13 @@ pub trait Remote: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = AcquireOutcome> + Send;
 
+    /// Which of `ids` are stored; see [`Cluster::probe`].
+    fn probe(
+        &self,
+        ids: Vec<ObjectId>,
+        deadline: Instant,
+    ) -> impl Future<Output = Vec<bool>> + Send;
+
     /// Loads and verifies one object; see [`Cluster::fetch`].
     fn fetch(
         &self,
@@ -65,6 +72,14 @@ impl Remote for Cluster {
         deadline: Instant,
     ) -> impl Future<Output = AcquireOutcome> + Send {
         self.acquire(ids, ttl_ms, deadline)
+    }
+
+    fn probe(
+        &self,
+        ids: Vec<ObjectId>,
+        deadline: Instant,
+    ) -> impl Future<Output = Vec<bool>> + Send {
+        self.probe(ids, deadline)
     }
 
     fn fetch(

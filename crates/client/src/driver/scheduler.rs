@@ -6,14 +6,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use tessera_lifecycle::handover::{Offered, Refused};
 use tessera_lifecycle::scheduler::{
     Found, Held, LeaseGrant, LookupAnswer, LookupInput, NodeIndex, SchedulerCommand,
     SchedulerEvent, StepInput,
 };
-use tessera_lifecycle::{LookupId, SchedulerRoot};
+use tessera_lifecycle::{HandoverRoot, LookupId, SchedulerRoot};
+use tessera_proto::peer::TransferId;
+use tessera_proto::ticket::{Prompt, TicketWorker};
 use tessera_proto::{Instant, ObjectId};
 use tokio::runtime::{Handle, Runtime};
 
@@ -41,6 +44,17 @@ pub struct SchedulerDriver<R: Remote = Cluster> {
     runtime: Mutex<Option<Runtime>>,
 }
 
+/// A finished request whose blocks a router wants for another engine.
+#[derive(Debug, Clone, Copy)]
+pub struct Finished<'a> {
+    /// Its prompt.
+    pub prompt: Prompt<'a>,
+    /// Tokens that the engine has computed of it.
+    pub computed_tokens: u64,
+    /// Block ids for each group, 0 where there is none.
+    pub tables: &'a [Vec<u32>],
+}
+
 #[derive(Debug)]
 struct Shared<R> {
     remote: R,
@@ -54,6 +68,8 @@ struct Shared<R> {
 #[derive(Debug)]
 struct State {
     root: SchedulerRoot,
+    /// Direct transfers, if this engine takes part in any.
+    handover: Option<HandoverRoot>,
     budget: Duration,
     closed: bool,
 }
@@ -81,6 +97,7 @@ impl<R: Remote> SchedulerDriver<R> {
         getrandom::fill(&mut incarnation)
             .map_err(|error| std::io::Error::other(error.to_string()))?;
         let root = SchedulerRoot::new(config.scheduler(u128::from_le_bytes(incarnation))?);
+        let handover = config.handover()?.map(HandoverRoot::new);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("tessera-lookup")
@@ -91,6 +108,7 @@ impl<R: Remote> SchedulerDriver<R> {
             clock: Clock::new(),
             state: Mutex::new(State {
                 root,
+                handover,
                 budget: LOOKUP_BUDGET,
                 closed: false,
             }),
@@ -120,6 +138,7 @@ impl<R: Remote> SchedulerDriver<R> {
     ) -> Result<LookupAnswer, DriverError> {
         let shared = &self.shared;
         let mut state = shared.open()?;
+        let now = shared.clock.now();
         let input = LookupInput {
             request,
             num_tokens,
@@ -127,6 +146,11 @@ impl<R: Remote> SchedulerDriver<R> {
             block_hashes,
             can_load,
         };
+        if let Some(handover) = &mut state.handover
+            && let Some(answer) = handover.lookup(now, request, computed_tokens, can_load)
+        {
+            return Ok(answer);
+        }
         loop {
             let answer = state.root.lookup(shared.clock.now(), input);
             Shared::execute(shared, &mut state);
@@ -153,7 +177,12 @@ impl<R: Remote> SchedulerDriver<R> {
         external_tokens: u64,
     ) -> Result<(), DriverError> {
         let mut state = self.shared.open()?;
-        let allocated = state.root.allocated(request, tables, external_tokens);
+        let taken = match &mut state.handover {
+            Some(handover) => handover.allocated(request, tables, external_tokens)?,
+            None => false,
+        };
+        let cached = if taken { 0 } else { external_tokens };
+        let allocated = state.root.allocated(request, tables, cached);
         Shared::execute(&self.shared, &mut state);
         Ok(allocated?)
     }
@@ -165,7 +194,10 @@ impl<R: Remote> SchedulerDriver<R> {
     /// [`DriverError::Closed`].
     pub fn step(&self, input: &StepInput) -> Result<Option<Vec<u8>>, DriverError> {
         let mut state = self.shared.open()?;
-        let plan = state.root.step(self.shared.clock.now(), input);
+        let mut plan = state.root.step(self.shared.clock.now(), input);
+        if let Some(handover) = &mut state.handover {
+            (plan.handovers, plan.handovers_cancelled) = handover.take_orders();
+        }
         state.budget = LOOKUP_BUDGET;
         Shared::execute(&self.shared, &mut state);
         Ok((!plan.is_empty()).then(|| plan.encode()))
@@ -189,28 +221,95 @@ impl<R: Remote> SchedulerDriver<R> {
         invalid_blocks: &[u32],
     ) -> Result<(), DriverError> {
         let mut state = self.shared.open()?;
-        let root = &mut state.root;
-        root.worker_output(finished_recving, failed_recving, invalid_blocks);
+        let State { root, handover, .. } = &mut *state;
+        let (mut finished, mut failed) = (finished_recving.to_vec(), failed_recving.to_vec());
+        if let Some(handover) = handover {
+            // What came by a ticket is none of the cache's business.
+            failed.retain(|request| !handover.is_taking(request));
+            finished.retain(|request| !handover.received(request));
+        }
+        root.worker_output(&finished, &failed, invalid_blocks);
         Shared::execute(&self.shared, &mut state);
         Ok(())
     }
 
-    /// The engine has finished with a request. Returns whether it must keep the blocks: never.
+    /// Where this engine's own workers listen, in rank order: known once they have started.
     ///
     /// # Errors
     /// [`DriverError::Closed`].
-    pub fn finished(&self, request: &str) -> Result<bool, DriverError> {
+    pub fn meet(&self, workers: Vec<TicketWorker>) -> Result<(), DriverError> {
+        if let Some(handover) = &mut self.shared.open()?.handover {
+            handover.meet(workers);
+        }
+        Ok(())
+    }
+
+    /// How many tokens of a prompt that is to be handed over must not be computed here.
+    #[must_use]
+    pub fn left_to_decode(&self) -> u64 {
+        let state = self.shared.state.lock();
+        state
+            .handover
+            .as_ref()
+            .map_or(0, HandoverRoot::left_to_decode)
+    }
+
+    /// A request has come with a ticket. Refused, it computes.
+    ///
+    /// # Errors
+    /// [`DriverError::Closed`].
+    pub fn admit(
+        &self,
+        request: &str,
+        ticket: &str,
+        prompt: Prompt<'_>,
+    ) -> Result<Result<(), Refused>, DriverError> {
         let mut state = self.shared.open()?;
-        let keep = state.root.finished(request);
+        let now = (self.shared.clock.now(), unix_ms());
+        Ok(match &mut state.handover {
+            Some(handover) => handover.admit(now, request, ticket, prompt),
+            None => Err(Refused::Role),
+        })
+    }
+
+    /// The engine has finished with a request. `wanted` says what others may take of it.
+    ///
+    /// # Errors
+    /// [`DriverError::Closed`].
+    pub fn finished(
+        &self,
+        request: &str,
+        wanted: Option<Finished<'_>>,
+    ) -> Result<Option<String>, DriverError> {
+        let mut state = self.shared.open()?;
+        state.root.finished(request);
+        let mut ticket = None;
+        if let Some(handover) = &mut state.handover {
+            handover.finished(request);
+            ticket = wanted.and_then(|wanted| {
+                let offered = Offered {
+                    request,
+                    transfer: random_transfer()?,
+                    prompt: wanted.prompt,
+                    computed_tokens: wanted.computed_tokens,
+                    tables: wanted.tables,
+                };
+                handover.offer(unix_ms(), &offered)
+            });
+        }
         Shared::execute(&self.shared, &mut state);
-        Ok(keep)
+        Ok(ticket)
     }
 
     /// What happened so far. Also after shutdown.
     #[must_use]
     pub fn metrics(&self) -> SchedulerMetrics {
+        let state = self.shared.state.lock();
+        let handover = state.handover.as_ref().map(HandoverRoot::counters);
+        let (machine, handover) = (state.root.counters(), handover.unwrap_or_default());
         SchedulerMetrics {
-            machine: self.shared.state.lock().root.counters(),
+            machine,
+            handover,
             lookup_wait_ns: self.shared.lookup_wait_ns.load(Ordering::Relaxed),
         }
     }
@@ -295,6 +394,21 @@ impl<R: Remote> Shared<R> {
             own.remote.release(leases, deadline).await;
         });
     }
+}
+
+/// The wall clock, which tickets are written by: other machines read them.
+fn unix_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
+}
+
+/// A name that nobody can guess; `None` if the system has no randomness.
+fn random_transfer() -> Option<TransferId> {
+    let mut name = [0; 16];
+    getrandom::fill(&mut name).ok()?;
+    Some(TransferId(u128::from_le_bytes(name)))
 }
 
 fn acquired(lookup: LookupId, outcome: &AcquireOutcome, asked_ms: u32) -> SchedulerEvent {

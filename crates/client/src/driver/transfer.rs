@@ -20,6 +20,7 @@ use tessera_transport::{Lent, LentRanges, Segments};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use super::admission::Admission;
 use super::clock::Clock;
 use super::config::millis;
 use super::error::{DriverError, MemoryFault};
@@ -40,7 +41,8 @@ const TICK: Duration = Duration::from_millis(20);
 pub(super) struct Shared<R> {
     pub(super) remote: R,
     pub(super) clock: Clock,
-    pub(super) layout: Layout,
+    /// Registered once: direct transfers use the same.
+    pub(super) layout: Arc<Layout>,
     pub(super) namespace: NamespaceDigest,
     pub(super) tenant: TenantTag,
     pub(super) io: IoMode,
@@ -62,6 +64,8 @@ pub(super) struct Machine {
     /// Completions that the model thread takes up by itself, in serialized mode.
     pub(super) completions: Vec<WorkerEvent>,
     pub(super) closed: bool,
+    /// What nodes have said of the objects that the end of this step saves.
+    pub(super) admission: Admission,
     /// Calls back what a load's transfers hold, for each load that has begun some.
     recalls: BTreeMap<LoadId, Recall>,
     /// Device memory that was written for a load and is not behind its fence.
@@ -78,6 +82,7 @@ impl Machine {
             root,
             completions: Vec::new(),
             closed: false,
+            admission: Admission::default(),
             recalls: BTreeMap::new(),
             unfenced: BTreeMap::new(),
             copies_out: 0,
@@ -211,6 +216,9 @@ impl<R: Remote> Shared<R> {
                         let recall = machine.recalls.entry(fetch.load).or_default().clone();
                         Self::fetch(shared, fetch, &recall);
                     }
+                    WorkerCommand::Probe(keys) => {
+                        Self::probe(shared, &mut machine.admission, keys);
+                    }
                     WorkerCommand::Save(save) => saves.push(save),
                 }
             }
@@ -339,13 +347,22 @@ impl<R: Remote> Shared<R> {
         })
     }
 
-    /// Copies objects out of their blocks behind one fence, and stores the copies beside the
-    /// engine's work. Returns when no block is read any more, or nobody will store what is read.
-    pub(super) fn save_all(shared: &Arc<Self>, saves: &[Save]) {
+    /// Copies objects out of their blocks behind one fence, but for those that a node has already,
+    /// and stores the copies beside the engine's work. Returns when no block is read any more, or
+    /// nobody will store what is read.
+    pub(super) fn save_all(shared: &Arc<Self>, saves: Vec<Save>, admission: &Admission) {
+        let is_present = |save: &Save| admission.is_present(&save.key);
+        let (present, saves): (Vec<_>, Vec<_>) = saves.into_iter().partition(is_present);
+        for save in &present {
+            Self::saved(shared, save, SaveOutcome::Existed);
+        }
+        if saves.is_empty() {
+            return;
+        }
         let deadline = tokio::time::Instant::now() + shared.store_timeout;
         if let Err(fault) = shared.rest(deadline) {
             tracing::warn!(%fault, "a step's objects are not saved");
-            for save in saves {
+            for save in &saves {
                 Self::saved(shared, save, SaveOutcome::Device);
             }
             return;
@@ -358,7 +375,7 @@ impl<R: Remote> Shared<R> {
             });
             match slot {
                 Err(outcome) => Self::saved(shared, save, outcome),
-                Ok(slot) => Self::start_store(shared, save, slot),
+                Ok(slot) => Self::start_store(shared, save, slot, admission.clone()),
             }
         }
     }
@@ -368,7 +385,7 @@ impl<R: Remote> Shared<R> {
         Self::complete(shared, WorkerEvent::Saved { save, outcome });
     }
 
-    fn start_store(shared: &Arc<Self>, save: &Save, slot: Slot) {
+    fn start_store(shared: &Arc<Self>, save: &Save, slot: Slot, admission: Admission) {
         let header = ObjectHeader {
             namespace: shared.namespace,
             key: save.key,
@@ -380,7 +397,15 @@ impl<R: Remote> Shared<R> {
         };
         let (own, save) = (Arc::clone(shared), save.save);
         Self::spawn(shared, async move {
-            let outcome = Self::store(&own, header, slot).await;
+            // A node that says it has the object spares the sending, and half the time of a save is
+            // enough to say so. Who has not said so is sent it.
+            let limit = tokio::time::Instant::now() + own.store_timeout / 2;
+            let outcome = if admission.proves_present(&header.key, limit).await {
+                drop(slot);
+                SaveOutcome::Existed
+            } else {
+                Self::store(&own, header, slot).await
+            };
             Self::complete(&own, WorkerEvent::Saved { save, outcome });
         });
     }

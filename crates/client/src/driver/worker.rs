@@ -19,6 +19,7 @@ use tokio::sync::Semaphore;
 use super::clock::Clock;
 use super::config::EngineConfig;
 use super::error::{DriverError, StartError};
+use super::handover::{PeerPlace, Peers};
 use super::metrics::WorkerMetrics;
 use super::remote::{Remote, connect};
 use super::staging::Staging;
@@ -34,6 +35,8 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct WorkerDriver<R: Remote = Cluster> {
     shared: Arc<Shared<R>>,
+    /// Direct transfers, if this engine takes part in any.
+    peers: Option<Peers>,
     runtime: Mutex<Option<Runtime>>,
 }
 
@@ -59,7 +62,7 @@ impl<R: Remote> WorkerDriver<R> {
     ) -> Result<Self, StartError> {
         let worker = config.worker()?;
         let namespace = worker.namespace;
-        let layout = Layout::new(&worker.shape, layers)?;
+        let layout = Arc::new(Layout::new(&worker.shape, layers)?);
         let staging = new_staging(config.options.staging_bytes, layout.largest_object_bytes())?;
         for device in layout.devices() {
             if let Err(error) = device.pin(staging.region()) {
@@ -71,6 +74,7 @@ impl<R: Remote> WorkerDriver<R> {
             .thread_name("tessera-transfer")
             .enable_all()
             .build()?;
+        let peers = Peers::start(config, &layout, runtime.handle())?;
         let stores = usize::try_from(config.options.max_saves).unwrap_or(Semaphore::MAX_PERMITS);
         let shared = Shared {
             remote: connect(runtime.handle())?,
@@ -91,8 +95,15 @@ impl<R: Remote> WorkerDriver<R> {
         };
         Ok(Self {
             shared: Arc::new(shared),
+            peers,
             runtime: Mutex::new(Some(runtime)),
         })
+    }
+
+    /// Where other engines find this worker, if they may.
+    #[must_use]
+    pub fn peer_place(&self) -> Option<PeerPlace> {
+        self.peers.as_ref().map(Peers::place)
     }
 
     /// Takes the scheduler's plan and starts its loads. In serialized mode they are over when it
@@ -107,6 +118,9 @@ impl<R: Remote> WorkerDriver<R> {
         let mut machine = shared.open()?;
         machine.root.begin_step(shared.clock.now(), &plan);
         Shared::execute(shared, &mut machine);
+        if let Some(peers) = &self.peers {
+            peers.begin_step(&plan);
+        }
         if shared.io == IoMode::Serial {
             let over = |machine: &Machine| !machine.root.is_any_loading();
             Shared::wait_until(shared, &mut machine, None, over)?;
@@ -114,8 +128,8 @@ impl<R: Remote> WorkerDriver<R> {
         Ok(())
     }
 
-    /// The step's computation is over: copies what it completed into staging memory and lets it be
-    /// stored from there.
+    /// The step's computation is over: copies what it completed, and what no node has said that it
+    /// has, into staging memory and lets it be stored from there.
     ///
     /// # Errors
     /// [`DriverError::Closed`].
@@ -125,12 +139,13 @@ impl<R: Remote> WorkerDriver<R> {
         let mut machine = shared.open()?;
         machine.root.end_step();
         let saves = Shared::execute(shared, &mut machine);
+        let admission = std::mem::take(&mut machine.admission);
         drop(machine);
         if saves.is_empty() {
             return Ok(());
         }
         let started = shared.clock.now();
-        Shared::save_all(shared, &saves);
+        Shared::save_all(shared, saves, &admission);
         let copied = shared.clock.now().nanos_since(started);
         shared.tally.copy_ns.fetch_add(copied, Ordering::Relaxed);
         Ok(())
@@ -171,17 +186,21 @@ impl<R: Remote> WorkerDriver<R> {
         Ok(())
     }
 
-    /// The receives that are over on this rank. Call
+    /// The receives and sends that are over on this rank. Call
     /// [`take_invalid_blocks`](Self::take_invalid_blocks) in the same pass.
     ///
     /// # Errors
-    /// [`DriverError::Closed`].
+    /// [`DriverError::Closed`], [`DriverError::Peer`].
     pub fn poll(&self) -> Result<TransferResults, DriverError> {
         let shared = &self.shared;
         let _sentry = Shared::sentry(shared);
         let mut machine = shared.open()?;
         Shared::take_up(shared, &mut machine);
-        Ok(machine.root.take_results())
+        let mut results = machine.root.take_results();
+        if let Some(peers) = &self.peers {
+            peers.collect(&mut results)?;
+        }
+        Ok(results)
     }
 
     /// Blocks without valid content. Empty for layouts of more than one group, always.
@@ -189,24 +208,30 @@ impl<R: Remote> WorkerDriver<R> {
     /// # Errors
     /// [`DriverError::Closed`].
     pub fn take_invalid_blocks(&self) -> Result<Vec<u32>, DriverError> {
-        Ok(self.shared.open()?.root.take_invalid_blocks())
+        let mut blocks = self.shared.open()?.root.take_invalid_blocks();
+        blocks.extend(self.peers.iter().flat_map(Peers::take_invalid_blocks));
+        Ok(blocks)
     }
 
     /// Whether a device owes a proof for so long that the worker has stopped. Memory that was
     /// registered must never be freed then.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
-        self.shared.machine.lock().stopped.is_some()
+        let stopped = self.shared.machine.lock().stopped.is_some();
+        stopped || self.peers.as_ref().is_some_and(Peers::is_stopped)
     }
 
-    /// Whether no load and no save is under way, and all staging memory is back: nothing changes
-    /// any more before the next [`begin_step`](Self::begin_step), but for what is not collected.
+    /// Whether no load, save, direct transfer or question about a step's saves is under way, and
+    /// all staging memory is back: nothing changes any more before the next
+    /// [`begin_step`](Self::begin_step), but for what is not collected.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let _sentry = Shared::sentry(&self.shared);
         let mut machine = self.shared.machine.lock();
         Shared::take_up(&self.shared, &mut machine);
-        machine.root.is_idle() && self.shared.staging.used_bytes() == 0
+        let is_answered = !machine.admission.is_open();
+        let cache = machine.root.is_idle() && is_answered && self.shared.staging.used_bytes() == 0;
+        cache && self.peers.as_ref().is_none_or(Peers::is_idle)
     }
 
     /// What happened so far. Also after shutdown.
@@ -221,6 +246,7 @@ impl<R: Remote> WorkerDriver<R> {
             integrity_failures: tally.integrity_failures.load(Ordering::Relaxed),
             staging_bytes_used: shared.staging.used_bytes(),
             copy_ns: tally.copy_ns.load(Ordering::Relaxed),
+            peers: self.peers.as_ref().map(Peers::metrics).unwrap_or_default(),
         }
     }
 
@@ -262,6 +288,9 @@ impl<R: Remote> WorkerDriver<R> {
         }
         let results = machine.root.take_results();
         drop(machine);
+        if let Some(peers) = &self.peers {
+            runtime.block_on(peers.shutdown());
+        }
         runtime.block_on(shared.remote.shutdown());
         runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
         results

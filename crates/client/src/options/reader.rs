@@ -146,7 +146,24 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A folder by its absolute path, or nothing.
+    /// Host and port to listen on, or nothing.
+    pub(super) fn listen(&self, key: &'static str) -> Result<Option<(String, u16)>, OptionError> {
+        let text = self.text(key)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let parsed = text.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+        match parsed.map(|(host, port)| (host, port.parse())) {
+            Some((host, Ok(port))) => Ok(Some((host.to_owned(), port))),
+            _ => Err(OptionError::OutOfRange {
+                key,
+                expected: "\"host:port\", such as \"127.0.0.1:0\", or empty".into(),
+                got: show(&Value::String(text)),
+            }),
+        }
+    }
+
+    /// A folder or a file by its absolute path, or nothing.
     pub(super) fn folder(&self, key: &'static str) -> Result<String, OptionError> {
         let text = self.text(key)?;
         if text.is_empty() || text.starts_with('/') {

@@ -163,6 +163,20 @@ fn wrong_types_and_ranges_name_the_right_ones() {
 }
 
 #[test]
+fn a_place_to_listen_has_host_and_port() {
+    let listen = |text: &str| Options::parse(&json!({ "peer_listen": text }));
+    let parsed = |text: &str| listen(text).unwrap().peer_listen;
+    assert_eq!(parsed(""), None);
+    assert_eq!(parsed("10.0.0.1:70"), Some(("10.0.0.1".to_owned(), 70)));
+    assert_eq!(parsed("[::1]:0"), Some(("[::1]".to_owned(), 0)));
+    for wrong in ["127.0.0.1", ":1", "a:70000"] {
+        let error = listen(wrong).unwrap_err().to_string();
+        assert!(error.starts_with("option \"peer_listen\" must be \"host:port\""));
+    }
+    assert!(refusal(&json!({ "peer_key_file": "key" })).contains("an absolute path"));
+}
+
+#[test]
 fn long_wrong_value_is_shortened_in_the_message() {
     let error = refusal(&json!({ "load": "x".repeat(5000) }));
     assert!(error.len() < 200, "{error}");

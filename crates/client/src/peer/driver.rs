@@ -193,6 +193,12 @@ impl PeerDriver {
         }))
     }
 
+    /// Whether nothing can prove any more that memory is at rest: it must never be freed then.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.core.with(|state| state.stopped.is_some())
+    }
+
     /// The step of a synchronous transfer has been failed.
     pub fn step_failed(&self, transfer: TransferId) {
         self.core.turn(|root, now| root.step_failed(now, transfer));

@@ -14,6 +14,7 @@ mod dial;
 mod driver;
 mod execute;
 mod handshake;
+mod key;
 mod link;
 mod listener;
 mod memory;
@@ -26,6 +27,7 @@ mod writer;
 pub use config::{PeerBounds, PeerOptions, PeerStartError};
 pub use counts::PeerMetrics;
 pub use driver::{PeerDriver, PeerError};
+pub use key::{KEY_VARIABLE, KeyError, ticket_key};
 pub use tessera_lifecycle::RequestKey;
 pub use tessera_lifecycle::peer::{
     BlockRef, Generation, Mode, PartId, PartOrder, PeerCounters, PeerFailure, PeerGauges,

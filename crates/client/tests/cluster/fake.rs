@@ -48,6 +48,7 @@ pub(crate) struct Fake {
     listener: TcpListener,
     pub(crate) incarnation: u128,
     pub(crate) in_flight_max: u32,
+    pub(crate) features: Features,
 }
 
 impl Fake {
@@ -60,6 +61,7 @@ impl Fake {
             listener,
             incarnation: 1,
             in_flight_max: 64,
+            features: Features(0),
         }
     }
 
@@ -82,7 +84,7 @@ impl Fake {
         Hello::decode(&hello.body).unwrap();
         let answer = HelloAnswer {
             version: 1,
-            features: Features(0),
+            features: self.features,
             incarnation: Incarnation(self.incarnation),
             object_bytes_max: 1 << 30,
             in_flight_max: self.in_flight_max,

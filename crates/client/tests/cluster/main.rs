@@ -6,4 +6,5 @@ mod fetch;
 mod health;
 mod lookup;
 mod memory;
+mod probe;
 mod store;

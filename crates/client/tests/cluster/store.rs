@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use tessera_client::{Cluster, FetchOutcome, Segments, StoreOutcome};
-use tessera_proto::Kind;
-use tessera_proto::message::{Put, PutAnswer, PutStatus, Refusal, Refused};
+use tessera_client::{
+    Cluster, DropAnswer, FetchOutcome, NodeError, NodeIndex, Segments, StoreOutcome,
+};
+use tessera_proto::message::{self, Features, Put, PutAnswer, PutStatus, Refusal, Refused};
+use tessera_proto::{Kind, NamespaceDigest};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -157,4 +159,35 @@ async fn a_source_of_another_length_than_its_header_is_refused_before_anything_i
         must(cluster.store(header, source, far())).await.0,
         StoreOutcome::Length
     );
+}
+
+#[tokio::test]
+async fn a_drop_is_sent_to_a_node_that_takes_it_and_to_no_other() {
+    let namespace = NamespaceDigest([9; 32]);
+    let old = Fake::start().await;
+    let (cluster, _peer) = old.connected().await;
+    let refused = must(cluster.drop_namespace(NodeIndex(0), namespace, far())).await;
+    assert_eq!(refused, Err(NodeError::Unknowing));
+
+    let mut node = Fake::start().await;
+    node.features = Features::DROP;
+    let (cluster, mut peer) = node.connected().await;
+    let asked = cluster.clone();
+    let dropping =
+        tokio::spawn(async move { asked.drop_namespace(NodeIndex(0), namespace, far()).await });
+    let request = peer.request().await;
+    assert_eq!(request.header.kind, Kind::Drop);
+    let sent = message::Drop::decode(&request.body).unwrap();
+    assert_eq!(sent.namespace, namespace);
+    let answer = DropAnswer {
+        ram_objects: 1,
+        ram_bytes: 2,
+        disk_objects: 3,
+        disk_bytes: 4,
+    };
+    peer.answer(request.header.request, Kind::DropAnswer, |body| {
+        answer.encode(body);
+    })
+    .await;
+    assert_eq!(must(dropping).await.unwrap(), Ok(answer));
 }

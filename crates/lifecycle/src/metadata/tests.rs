@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::handover::{End, HandoverBlock};
 use crate::ids::{Attempt, RequestKey};
 
 fn plans() -> impl Strategy<Value = StepPlan> {
@@ -56,17 +57,52 @@ fn plans() -> impl Strategy<Value = StepPlan> {
         prop::collection::vec(id.clone(), 0..3),
         prop::collection::vec(id, 0..3),
         prop::collection::vec(save, 0..3),
+        prop::collection::vec(handovers(), 0..3),
+        prop::collection::vec(any::<u128>(), 0..3),
     )
         .prop_map(
-            |((incarnation, step), loads, cancels, preempted, saves)| StepPlan {
-                incarnation,
-                step,
-                loads,
-                cancels,
-                preempted,
-                saves,
+            |(made, loads, cancels, preempted, saves, handovers, gone)| {
+                let (incarnation, step) = made;
+                StepPlan {
+                    incarnation,
+                    step,
+                    loads,
+                    cancels,
+                    preempted,
+                    saves,
+                    handovers,
+                    handovers_cancelled: gone,
+                }
             },
         )
+}
+
+fn handovers() -> impl Strategy<Value = HandoverOrder> {
+    let block = any::<(u16, u32, u32)>().prop_map(|(group, local, remote)| HandoverBlock {
+        group,
+        local,
+        remote,
+    });
+    (
+        prop::option::of(".{0,12}"),
+        any::<(u64, u128, bool, u64, u64, u64)>(),
+        prop::collection::vec((any::<u128>(), ".{0,20}"), 0..3),
+        prop::collection::vec(block, 0..5),
+    )
+        .prop_map(|(request, numbers, workers, blocks)| {
+            let (key, transfer, gives, generation, timeout_ms, lease_ms) = numbers;
+            HandoverOrder {
+                request,
+                key: RequestKey(key),
+                transfer,
+                end: if gives { End::Gives } else { End::Takes },
+                workers,
+                blocks,
+                generation,
+                timeout_ms,
+                lease_ms,
+            }
+        })
 }
 
 proptest! {
@@ -120,10 +156,23 @@ fn a_plan_that_holds_anything_is_not_empty() {
         hash: ChunkHash::new(&[1]).unwrap(),
         blocks: vec![1],
     };
-    let mut plans = vec![StepPlan::default(); 3];
+    let order = HandoverOrder {
+        request: None,
+        key: RequestKey(1),
+        transfer: 1,
+        end: End::Gives,
+        workers: Vec::new(),
+        blocks: Vec::new(),
+        generation: 1,
+        timeout_ms: 1,
+        lease_ms: 1,
+    };
+    let mut plans = vec![StepPlan::default(); 5];
     plans[0].cancels.push(load);
     plans[1].preempted.push(load);
     plans[2].saves.push(save);
+    plans[3].handovers.push(order);
+    plans[4].handovers_cancelled.push(1);
     assert!(plans.iter().all(|plan| !plan.is_empty()));
     assert!(StepPlan::default().is_empty());
 }

@@ -48,6 +48,10 @@ impl Default for PeerTimes {
     }
 }
 
+/// How long a claim waits for the order that it is of: decode may learn of a prompt before
+/// prefill's own workers do, by as much as a step takes.
+pub const EARLY_CLAIM_MS: u64 = 3_000;
+
 /// Bounds of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLimits {
@@ -55,7 +59,8 @@ pub struct PeerLimits {
     pub transfers: usize,
     /// Processes that are known at once.
     pub peers: usize,
-    /// Offers of others that no order of ours has met yet; further ones are declined.
+    /// Offers, and as many claims, of others that no order of ours has met yet; further ones are
+    /// declined.
     pub offers: usize,
     /// Tickets that are remembered after their transfer, so that none is used twice.
     pub tickets: usize,
@@ -183,6 +188,8 @@ pub struct PeerCounters {
     pub duplicate_frames: u64,
     /// Frames that came before an earlier one, and are sent again.
     pub early_frames: u64,
+    /// Claims that came before the order that they are of.
+    pub early_claims: u64,
     /// Offers that were declined because too many wait.
     pub declined_offers: u64,
 }

@@ -1,18 +1,19 @@
 //! The side whose memory is touched: prefill in a READ, decode in a WRITE.
 //!
 //! Called by [`PeerRoot`] for the claimant's messages. The invariant: a claim is granted in the
-//! same mutation that checks lease, ticket, generation and attempt; a part that was granted is at
-//! rest only by a proof that its direction accepts.
+//! same mutation that checks lease, ticket, generation and attempt, which may be the one that
+//! brings the order that the claim has waited for; a part that was granted is at rest only by a
+//! proof that its direction accepts.
 
 use std::collections::BTreeMap;
 
 use tessera_proto::peer::{LentPart, Message, PartAttempt, Proof, Refusal, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
-use crate::peer::config::PeerFailure;
+use crate::peer::config::{EARLY_CLAIM_MS, PeerFailure};
 use crate::peer::order::{Mode, Side};
 use crate::peer::part::Access;
-use crate::peer::root::PeerRoot;
+use crate::peer::root::{EarlyClaim, PeerRoot};
 
 /// Whether a word from the other side proves that the part is at rest on this one. Bytes of a WRITE
 /// may land after the sender's fence.
@@ -25,6 +26,50 @@ const fn suffices(mode: Mode, proof: Proof) -> bool {
 
 impl PeerRoot {
     pub(super) fn on_claim(
+        &mut self,
+        now: Instant,
+        from: Incarnation,
+        rank: u16,
+        transfer: TransferId,
+        claims: &[LentPart],
+    ) {
+        if self.is_early(transfer, from) {
+            let claim = EarlyClaim {
+                until: now.after_millis(EARLY_CLAIM_MS),
+                rank,
+                parts: claims.to_vec(),
+            };
+            self.counters.early_claims += 1;
+            self.early.insert((transfer, from), claim);
+            return;
+        }
+        self.answer_claim(now, from, rank, transfer, claims);
+    }
+
+    /// Whether a claim may be of an order that is still to come.
+    fn is_early(&self, transfer: TransferId, from: Incarnation) -> bool {
+        let known = self.transfers.get(transfer).is_some() || self.tickets.is_used(transfer);
+        let room = self.early.len() < self.config.limits.offers;
+        !known && (room || self.early.contains_key(&(transfer, from)))
+    }
+
+    /// Judges the claims that have waited long enough.
+    pub(super) fn answer_early(
+        &mut self,
+        now: Instant,
+        is_due: impl Fn(TransferId, &EarlyClaim) -> bool,
+    ) {
+        let claims = self.early.iter();
+        let due = claims.filter(|((id, _), claim)| is_due(*id, claim));
+        let due: Vec<_> = due.map(|(at, _)| *at).collect();
+        for (id, from) in due {
+            if let Some(claim) = self.early.remove(&(id, from)) {
+                self.answer_claim(now, from, claim.rank, id, &claim.parts);
+            }
+        }
+    }
+
+    fn answer_claim(
         &mut self,
         now: Instant,
         from: Incarnation,
@@ -74,6 +119,7 @@ impl PeerRoot {
             return Err(Refusal::Unknown);
         }
         let (lapsed, failing) = (now > transfer.lease, transfer.failure.is_some());
+        let mode = transfer.mode;
         let part = transfer
             .parts
             .get_mut(&claim.at.part)
@@ -93,7 +139,7 @@ impl PeerRoot {
                 }
                 return Err(Refusal::Revoked);
             }
-            Access::None | Access::Live if claim.blocks != part.local => {
+            Access::None | Access::Live if !part.covers(mode, &claim.blocks) => {
                 return Err(Refusal::Stale);
             }
             Access::None | Access::Live => {}
@@ -102,6 +148,7 @@ impl PeerRoot {
         part.peer = Some(from);
         part.attempt = claim.at.attempt;
         part.access = Access::Live;
+        part.local.clone_from(&claim.blocks);
         if transfer.deadline == Instant::NEVER {
             transfer.deadline = now.after_millis(transfer.timeout_ms);
         }
@@ -178,6 +225,7 @@ impl PeerRoot {
         transfer: TransferId,
         parts: &[(PartAttempt, Proof)],
     ) {
+        self.early.remove(&(transfer, from));
         for (at, proof) in parts {
             self.on_word(now, from, rank, transfer, *at, Some(*proof), true);
         }

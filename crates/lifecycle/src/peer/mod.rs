@@ -42,7 +42,8 @@ mod tests;
 
 pub use command::{Drain, FenceKind, Move, PeerCommand, PeerEvent, PeerResults, StepFailure};
 pub use config::{
-    PeerConfig, PeerCounters, PeerFailure, PeerGauges, PeerLimits, PeerStop, PeerTimes,
+    EARLY_CLAIM_MS, PeerConfig, PeerCounters, PeerFailure, PeerGauges, PeerLimits, PeerStop,
+    PeerTimes,
 };
 pub use ids::FenceId;
 pub use order::{Mode, PartOrder, Side, TransferOrder};

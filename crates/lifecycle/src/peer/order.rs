@@ -49,7 +49,8 @@ pub struct PartOrder {
     pub peer: Option<Incarnation>,
     /// Our blocks.
     pub local: Vec<BlockRef>,
-    /// The lender's blocks, from the ticket; empty where we lend, or where its offer names them.
+    /// The lender's blocks, from the ticket; empty where we lend, or where its offer names them. A
+    /// null block stands for one that a READ leaves out.
     pub remote: Vec<BlockRef>,
     /// Length of the payload, bytes.
     pub length_bytes: u64,

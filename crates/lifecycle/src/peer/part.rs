@@ -7,7 +7,7 @@ use tessera_proto::Incarnation;
 use tessera_proto::peer::{Attempt, BlockRef, ConnectionId, PartAttempt, PartId, Proof};
 
 use crate::peer::config::PeerFailure;
-use crate::peer::order::PartOrder;
+use crate::peer::order::{Mode, PartOrder};
 
 /// Who may touch the memory of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,6 +89,17 @@ impl Part {
             self.known = true;
         }
         self.owed = true;
+    }
+
+    /// Whether a claim of `blocks` asks for nothing but what this part lends. Who pulls may leave
+    /// blocks out, by a null block in their place; who pushes must fill every one.
+    pub(crate) fn covers(&self, mode: Mode, blocks: &[BlockRef]) -> bool {
+        let left_out = |claimed: &BlockRef, lent: &BlockRef| {
+            mode == Mode::Read && claimed.is_null() && claimed.group == lent.group
+        };
+        let mut pairs = blocks.iter().zip(&self.local);
+        let fits = |(claimed, lent)| claimed == lent || left_out(claimed, lent);
+        blocks.len() == self.local.len() && pairs.all(fits)
     }
 
     pub(crate) const fn at(&self) -> PartAttempt {

@@ -145,6 +145,7 @@ impl PeerRoot {
         open.is_some_and(|part| part.peer.is_none_or(|peer| peer == from))
             || self.releasing.contains(&(id, from))
             || self.offers.contains_key(&(id, from))
+            || self.early.contains_key(&(id, from))
     }
 
     fn on_open_set(&mut self, from: Incarnation, open: Vec<(TransferId, PartId)>) {

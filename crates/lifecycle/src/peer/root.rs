@@ -38,6 +38,14 @@ pub(super) struct Offer {
     pub(super) parts: Vec<LentPart>,
 }
 
+/// A claim on what no order of ours has offered yet.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct EarlyClaim {
+    pub(super) until: Instant,
+    pub(super) rank: u16,
+    pub(super) parts: Vec<LentPart>,
+}
+
 /// The machine of direct transfers of one worker.
 #[derive(Clone, Debug)]
 pub struct PeerRoot {
@@ -45,6 +53,7 @@ pub struct PeerRoot {
     pub(super) transfers: Transfers,
     pub(super) sessions: BTreeMap<Incarnation, Session>,
     pub(super) offers: BTreeMap<(TransferId, Incarnation), Offer>,
+    pub(super) early: BTreeMap<(TransferId, Incarnation), EarlyClaim>,
     /// Our last word is said, and the lender has not taken note of it.
     pub(super) releasing: BTreeSet<(TransferId, Incarnation)>,
     pub(super) tickets: Tickets,
@@ -70,6 +79,7 @@ impl PeerRoot {
             transfers: Transfers::default(),
             sessions: BTreeMap::new(),
             offers: BTreeMap::new(),
+            early: BTreeMap::new(),
             releasing: BTreeSet::new(),
             tickets: Tickets::default(),
             failed_sources: BTreeSet::new(),
@@ -183,6 +193,7 @@ impl PeerRoot {
         }
         self.offers.retain(|(of, _), _| *of != id);
         self.transfers.open(id, transfer);
+        self.answer_early(now, |of, _| of == id);
         self.advance(now);
     }
 
@@ -322,6 +333,7 @@ impl PeerRoot {
             return;
         }
         self.offers.retain(|_, offer| now <= offer.until);
+        self.answer_early(now, |_, claim| now > claim.until);
         if let Some(why) = self.overdue(now) {
             self.stop(why);
             return;

@@ -20,6 +20,8 @@ pub struct PeerTables {
     pub releasing: usize,
     /// Offers that no order has met.
     pub offers: usize,
+    /// Claims on what no order has offered yet.
+    pub early: usize,
     /// Messages that are not acknowledged.
     pub unacknowledged: usize,
     /// Processes that are known.
@@ -38,6 +40,7 @@ impl PeerRoot {
             transfers: self.transfers.len(),
             releasing: self.releasing.len(),
             offers: self.offers.len(),
+            early: self.early.len(),
             unacknowledged: self.sessions.values().map(|of| of.outbox.len()).sum(),
             peers: self.sessions.len(),
             tickets: self.tickets.len(),
@@ -64,6 +67,7 @@ impl PeerRoot {
             "too many tickets are remembered"
         );
         assert!(self.offers.len() <= limits.offers, "too many offers wait");
+        assert!(self.early.len() <= limits.offers, "too many claims wait");
         assert!(
             self.sessions.len() <= limits.peers,
             "too many processes are known"
@@ -123,6 +127,7 @@ impl Hash for PeerRoot {
             transfers,
             sessions,
             offers,
+            early,
             releasing,
             tickets,
             failed_sources,
@@ -134,7 +139,7 @@ impl Hash for PeerRoot {
             stopped,
             counters: _,
         } = self;
-        (transfers, sessions, offers, releasing).hash(state);
+        (transfers, sessions, offers, early, releasing).hash(state);
         (tickets, failed_sources, settled, commands).hash(state);
         for failure in refused {
             (failure.transfer, failure.request, failure.failure).hash(state);

@@ -73,6 +73,7 @@ impl PeerRoot {
     }
 
     fn forget_grants(&mut self, peer: Incarnation) {
+        self.early.retain(|(_, from), _| *from != peer);
         for (_, transfer) in self.transfers.iter_mut() {
             for part in transfer
                 .parts
@@ -194,7 +195,10 @@ impl PeerRoot {
             [stop.map(|at| at.after_nanos(1)), wanted]
         });
         let offers = self.offers.values().map(|of| Some(of.until.after_nanos(1)));
-        transfers.chain(sessions).chain(offers).flatten().min()
+        let early = self.early.values();
+        let early = early.map(|of| Some(of.until.after_nanos(1)));
+        let waiting = offers.chain(early);
+        transfers.chain(sessions).chain(waiting).flatten().min()
     }
 }
 

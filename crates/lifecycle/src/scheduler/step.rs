@@ -220,6 +220,7 @@ impl SchedulerRoot {
             cancels: std::mem::take(&mut self.cancels),
             preempted,
             saves,
+            ..StepPlan::default()
         }
     }
 

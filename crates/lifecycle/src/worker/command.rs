@@ -63,6 +63,9 @@ pub enum WorkerCommand {
     },
     /// Fetch an object; answer with [`WorkerEvent::Fetched`] when nothing can write for it.
     Fetch(Fetch),
+    /// The end of this step will save these objects: ask meanwhile which of them are stored. There
+    /// is no answer: it is a hint, and a save of what is stored is [`SaveOutcome::Existed`].
+    Probe(Vec<KeyDigest>),
     /// Save an object; answer with [`WorkerEvent::Saved`].
     Save(Save),
 }
@@ -106,7 +109,7 @@ pub enum WorkerEvent {
 /// One snapshot for the engine: each request is in at most one snapshot for each of its loads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransferResults {
-    /// Always empty: saves are copies, so that no block is ever held back for them.
+    /// Requests whose blocks no other engine reads any more. Never for a save: saves are copies.
     pub finished_sending: Vec<String>,
     /// Requests whose receive on this rank is over.
     pub finished_recving: Vec<String>,

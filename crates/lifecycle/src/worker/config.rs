@@ -112,7 +112,7 @@ impl LoadFailure {
 pub enum SaveOutcome {
     /// It is stored.
     Stored,
-    /// Another writer was first.
+    /// The node has it already.
     Existed,
     /// There was no staging memory.
     StagingFull,
@@ -141,7 +141,7 @@ pub struct WorkerCounters {
     pub saves: u64,
     /// Objects stored.
     pub saves_stored: u64,
-    /// Objects that another writer had stored.
+    /// Objects that their node had already, as it said before they were sent or when it got them.
     pub saves_existed: u64,
     /// Objects not saved because too many were under way, staging was full, or the device did not
     /// give them out.

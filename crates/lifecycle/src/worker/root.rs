@@ -125,6 +125,7 @@ impl WorkerRoot {
         }
         self.preempt(&plan.preempted);
         self.to_save.extend_from_slice(&plan.saves);
+        self.probe(&plan.saves);
         self.pump();
     }
 

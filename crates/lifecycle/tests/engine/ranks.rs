@@ -169,6 +169,7 @@ impl Worker {
             match command {
                 WorkerCommand::Fence { load, phase } => self.fences.push((load, phase)),
                 WorkerCommand::Fetch(fetch) => self.fetches.push(fetch),
+                WorkerCommand::Probe(_) => {}
                 WorkerCommand::Save(save) => saves.push(save),
             }
         }

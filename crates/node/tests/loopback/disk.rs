@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use tessera_node::{DataConfig, Node, NodeConfig, RunningNode, StartError, WritePolicy, verify};
+use tessera_node::{
+    DataConfig, Node, NodeConfig, RunningNode, StartError, TenantLimits, WritePolicy, verify,
+};
 use tessera_proto::message::{
     Get, GetAnswer, GetStatus, Presence, PutStatus, Remove, RemoveAnswer, RemoveItem,
 };
@@ -22,6 +24,7 @@ fn with_disk(folder: &Path) -> NodeConfig {
             folders: vec![folder.to_owned()],
             bytes: Some(256 * MIB),
             write: WritePolicy::Through,
+            tenants: TenantLimits::default(),
             scrub_bytes_s: 0,
         }),
         ..config()

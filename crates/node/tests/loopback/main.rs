@@ -2,10 +2,12 @@
 //! and how connections, leases and nodes end.
 
 mod disk;
+mod drops;
 mod hostile;
 mod lifetime;
 mod messages;
 mod place;
+mod probe;
 mod sending;
 mod support;
 mod tenants;

@@ -86,7 +86,7 @@ async fn an_object_that_is_evicted_while_its_answer_waits_is_missing_and_a_lease
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn over_the_budget_of_bytes_that_are_sent_a_get_is_busy_and_the_connection_goes_on() {
+async fn over_the_limit_of_bytes_that_are_sent_a_get_waits_and_is_busy_at_its_deadline() {
     let node = start(roomy()).await;
     let mut slow = Client::connect(node.address()).await;
     let mut other = Client::connect(node.address()).await;
@@ -96,14 +96,45 @@ async fn over_the_budget_of_bytes_that_are_sent_a_get_is_busy_and_the_connection
     slow.put(small, &small_bytes).await;
     ask(&mut slow, get(&large, None)).await;
     until_stat(&node, "sending_bytes", 16 * MIB).await;
+    other.deadline_ms = 50;
     ask(&mut other, get(&small, None)).await;
     assert_eq!(other.reply().await.refusal().reason, Refusal::Busy);
     assert_eq!(stat(&node, "refused_busy_sending"), 1);
+    other.deadline_ms = 10_000;
+    ask(&mut other, get(&small, None)).await;
+    until_stat(&node, "requests_get", 3).await;
     assert!(slow.reply().await.payload == large_bytes);
+    let reply = other.reply().await;
+    assert_eq!(GetAnswer::decode(&reply.body), Ok(GetAnswer::Found(small)));
+    assert!(reply.payload == small_bytes);
+    assert_eq!(stat(&node, "refused_busy_sending"), 1);
     until_stat(&node, "sending_bytes", 0).await;
-    let (answer, received) = other.get_object(&small).await;
-    assert_eq!(answer, GetAnswer::Found(small));
-    assert!(received == small_bytes);
+    stop(node).await;
+}
+
+/// The first two in line read nothing, and have a frame's time each.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_for_readers_that_do_not_read_is_answered_within_the_time_of_one_frame() {
+    let mut config = roomy();
+    config.limits.frame_timeout = Duration::from_secs(1);
+    let node = start(config).await;
+    let [mut first, mut second, mut third] = [
+        Client::connect(node.address()).await,
+        Client::connect(node.address()).await,
+        Client::connect(node.address()).await,
+    ];
+    let (large, bytes) = object(1, 16 << 20);
+    first.put(large, &bytes).await;
+    third.deadline_ms = 600_000;
+    for (index, client) in [&mut first, &mut second, &mut third]
+        .into_iter()
+        .enumerate()
+    {
+        ask(client, get(&large, None)).await;
+        until_stat(&node, "requests_get", index as u64 + 1).await;
+    }
+    assert_eq!(third.reply().await.refusal().reason, Refusal::Busy);
+    assert_eq!(stat(&node, "sending_bytes"), 16 * MIB, "the second's turn");
     stop(node).await;
 }
 

@@ -232,9 +232,18 @@ impl Client {
     }
 
     pub(crate) async fn acquire(&mut self, ids: Vec<ObjectId>, lease_ms: u32) -> AcquireAnswer {
+        self.acquire_within(ids, lease_ms, u64::MAX).await
+    }
+
+    pub(crate) async fn acquire_within(
+        &mut self,
+        ids: Vec<ObjectId>,
+        lease_ms: u32,
+        bytes_max: u64,
+    ) -> AcquireAnswer {
         let acquire = Acquire {
             lease_ms,
-            bytes_max: u64::MAX,
+            bytes_max,
             ids,
         };
         let reply = self

@@ -24,7 +24,9 @@ impl LeaseId {
     }
 }
 
-/// Probes ids in order and leases every one that is present, all under one lease.
+/// Probes ids in order and leases every one that is present, all under one lease. One that may hold
+/// no byte is a question only: there is no lease, what is present is `Refused`, and nothing of it
+/// is a promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acquire {
     /// How long the lease shall last, at most [`LEASE_MS_MAX`].

@@ -3,12 +3,14 @@
 //! Called by node and client. Requests and answers stand beside each other by operation; every
 //! decoder consumes its body exactly.
 
+mod drop;
 mod lease;
 mod object;
 mod peer;
 mod session;
 mod stat;
 
+pub use drop::{Drop, DropAnswer};
 pub use lease::{Acquire, AcquireAnswer, AcquireItem, LeaseId, Presence, Release, ReleaseAnswer};
 pub use object::{
     Get, GetAnswer, GetStatus, Put, PutAnswer, PutStatus, Remove, RemoveAnswer, RemoveItem,

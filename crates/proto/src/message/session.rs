@@ -11,6 +11,23 @@ pub struct Incarnation(pub u128);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features(pub u64);
 
+impl Features {
+    /// The node takes DROP. One that does not ends the connection on which it comes.
+    pub const DROP: Self = Self(1);
+
+    /// What both have.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    /// Whether all of `wanted` is here.
+    #[must_use]
+    pub const fn has(self, wanted: Self) -> bool {
+        self.0 & wanted.0 == wanted.0
+    }
+}
+
 /// Opens a connection. Must be its first frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {

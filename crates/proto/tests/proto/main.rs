@@ -8,4 +8,5 @@ mod messages;
 mod peer;
 mod ring;
 mod strategies;
+mod ticket;
 mod wire;

@@ -44,5 +44,5 @@ macro_rules! messages {
 messages! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
     ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
-    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer,
+    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Drop, DropAnswer,
 }

@@ -6,16 +6,17 @@ use proptest::option;
 use proptest::prelude::*;
 use tessera_proto::limits::{BODY_BYTES_MAX, DEADLINE_MS_MAX, LEASE_MS_MAX, OBJECT_BYTES_MAX};
 use tessera_proto::message::{
-    Acquire, AcquireAnswer, AcquireItem, Features, Get, GetAnswer, GetStatus, Hello, HelloAnswer,
-    PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull, PeerPullAnswer,
-    PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer, PutStatus, Refusal,
-    Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
+    Acquire, AcquireAnswer, AcquireItem, DropAnswer, Features, Get, GetAnswer, GetStatus, Hello,
+    HelloAnswer, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
+    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer, PutStatus,
+    Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
+    StatEntry,
 };
 use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
     BlockHash, Component, Coordinate, Coordinates, FrameHeader, Incarnation, KeyDigest, Kind,
     LeaseId, Namespace, NamespaceDigest, ObjectHeader, ObjectId, ObjectKey, TenantTag, Topology,
-    WriteId,
+    WriteId, message,
 };
 
 use crate::messages::Message;
@@ -304,6 +305,19 @@ fn objects() -> impl Strategy<Value = Message> {
         vec(item.prop_map(|(id, write)| RemoveItem { id, write }), 0..9)
             .prop_map(|items| Remove { items }.into()),
         vec(any::<bool>(), 0..9).prop_map(|removed| RemoveAnswer { removed }.into()),
+        any::<[u8; 32]>().prop_map(|digest| message::Drop {
+            namespace: NamespaceDigest(digest)
+        }
+        .into()),
+        any::<[u64; 4]>().prop_map(|[ram_objects, ram_bytes, disk_objects, disk_bytes]| {
+            DropAnswer {
+                ram_objects,
+                ram_bytes,
+                disk_objects,
+                disk_bytes,
+            }
+            .into()
+        }),
     ]
 }
 

@@ -1,16 +1,16 @@
 //! The golden file of wire version 1: every message as bytes, and bytes that must be refused.
 
 use tessera_proto::message::{
-    Acquire, AcquireAnswer, AcquireItem, Features, Get, GetAnswer, GetStatus, Hello, HelloAnswer,
-    PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
-    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer, PutStatus,
-    Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
-    StatEntry,
+    Acquire, AcquireAnswer, AcquireItem, DropAnswer, Features, Get, GetAnswer, GetStatus, Hello,
+    HelloAnswer, PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer,
+    PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer,
+    PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat,
+    StatAnswer, StatEntry,
 };
 use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
     DecodeError, FrameHeader, Incarnation, KeyDigest, Kind, LeaseId, NamespaceDigest, ObjectHeader,
-    ObjectId, PROTOCOL_VERSION, TenantTag, Topology, WriteId, checksum,
+    ObjectId, PROTOCOL_VERSION, TenantTag, Topology, WriteId, checksum, message,
 };
 
 use crate::golden::{Identity, KeyRow, Wire, read};
@@ -254,6 +254,23 @@ fn objects() -> Vec<(&'static str, Message)> {
             "remove_answer",
             RemoveAnswer {
                 removed: vec![true, false],
+            }
+            .into(),
+        ),
+        (
+            "drop",
+            message::Drop {
+                namespace: object().namespace,
+            }
+            .into(),
+        ),
+        (
+            "drop_answer",
+            DropAnswer {
+                ram_objects: 2,
+                ram_bytes: 0x3000,
+                disk_objects: 4,
+                disk_bytes: 0x0005_0000_0000,
             }
             .into(),
         ),

@@ -5,17 +5,25 @@
 //!
 //! Invariants: an object that the tier took over is in `pending` and pinned in RAM until it is in
 //! the index; what is removed here is in neither, and a removal is queued behind every write of
-//! the object that went before it; a segment is reused only when nobody reads it.
+//! the object that went before it, a drop behind every write of its namespace; a segment is reused
+//! only when nobody reads it. A record whose namespace was dropped or whose time is over stays in
+//! the tables until somebody looks for it or its segment leaves: only [`Directory::find`] may be
+//! asked whether one is there.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tessera_proto::{Instant, ObjectHeader, ObjectId, WriteId};
+use tessera_proto::{Instant, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId};
 
+use super::contents::NamespaceName;
 use super::layout::{HEAD_BYTES, Layout};
 use super::leases::{DiskLease, DiskLeases};
+use super::namespaces::{Namespaces, Sums};
 use super::records::{Location, Place, RecordId, Records, write_tag};
+use super::tenants::DiskTenants;
 use super::tier::{Done, Waiter};
+use crate::ages::Ages;
+use crate::config::TenantLimits;
 use crate::guard::ReadPin;
 
 /// What a segment is.
@@ -54,6 +62,12 @@ pub(crate) enum Job {
         #[expect(dead_code, reason = "dropping it is what answers")]
         done: Arc<OnLast>,
     },
+    /// Write the drop of a namespace, answered in the same way.
+    Drop {
+        namespace: NamespaceDigest,
+        #[expect(dead_code, reason = "dropping it is what answers")]
+        done: Arc<OnLast>,
+    },
 }
 
 /// What a reader is to do.
@@ -71,6 +85,8 @@ pub(crate) struct DiskState {
     pub(crate) segments: Vec<Segment>,
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) reads: VecDeque<ReadJob>,
+    /// The first segment that may hold objects of a tenant who came to be beyond its quota.
+    pub(crate) trimmed: HashMap<TenantTag, u64>,
     /// It failed and is not used any more.
     pub(crate) fenced: bool,
 }
@@ -79,6 +95,7 @@ pub(crate) struct DiskState {
 pub(crate) struct Pending {
     pub(crate) ticket: u64,
     pub(crate) write: WriteId,
+    pub(crate) namespace: NamespaceDigest,
     pub(crate) disk: usize,
     pub(crate) waiters: Vec<Done>,
 }
@@ -88,6 +105,7 @@ pub(crate) struct Flight {
     pub(crate) ticket: u64,
     /// The write that is read, as its record keeps it.
     pub(crate) write: u32,
+    pub(crate) namespace: NamespaceDigest,
     pub(crate) waiters: Vec<Waiter>,
 }
 
@@ -105,19 +123,28 @@ impl Drop for OnLast {
 /// The state behind the lock.
 pub(crate) struct Directory {
     pub(crate) records: Records,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) tenants: DiskTenants,
+    ages: Arc<Ages>,
+    /// Objects that were found to be over.
+    pub(crate) expired: u64,
     pub(crate) disks: Vec<DiskState>,
     pub(crate) pending: HashMap<ObjectId, Pending>,
     pub(crate) flights: HashMap<ObjectId, Flight>,
     pub(crate) leases: DiskLeases,
-    pub(crate) bytes: u64,
+    /// What is found.
+    pub(crate) sums: Sums,
     pub(crate) dirty_bytes: u64,
-    pub(crate) leased_bytes: u64,
     pub(crate) closing: bool,
     tickets: u64,
 }
 
 impl Directory {
-    pub(crate) fn new(records_max: u32, layouts: impl Iterator<Item = Layout>) -> Self {
+    pub(crate) fn new(
+        (ages, limits): (Arc<Ages>, TenantLimits),
+        records_max: u32,
+        layouts: impl Iterator<Item = Layout>,
+    ) -> Self {
         let free = Segment {
             used: Use::Free,
             sequence: 0,
@@ -130,17 +157,21 @@ impl Directory {
             segments: vec![free; layout.segments as usize],
             jobs: VecDeque::new(),
             reads: VecDeque::new(),
+            trimmed: HashMap::new(),
             fenced: false,
         };
         Self {
             records: Records::new(records_max),
+            namespaces: Namespaces::default(),
+            tenants: DiskTenants::new(limits),
+            ages,
+            expired: 0,
             disks: layouts.map(disk).collect(),
             pending: HashMap::new(),
             flights: HashMap::new(),
             leases: DiskLeases::default(),
-            bytes: 0,
+            sums: Sums::default(),
             dirty_bytes: 0,
-            leased_bytes: 0,
             closing: false,
             tickets: 0,
         }
@@ -164,34 +195,121 @@ impl Directory {
         &mut self.disks[place.disk()].segments[place.segment() as usize]
     }
 
+    /// The record of an object, if it is found.
+    pub(crate) fn find(&mut self, id: &ObjectId) -> Option<RecordId> {
+        let record = self.records.find(id)?;
+        if self.is_gone(record) {
+            self.bury(record);
+            return None;
+        }
+        Some(record)
+    }
+
+    /// Kills the record of an object that is gone.
+    pub(crate) fn bury(&mut self, record: RecordId) {
+        self.expired += u64::from(!self.is_dropped(record));
+        self.kill(record);
+    }
+
+    /// Takes an object out of the index for others.
+    pub(crate) fn evict(&mut self, record: RecordId) {
+        self.tenants.evicted(self.tenant(record));
+        self.kill(record);
+    }
+
+    /// Who is charged for the object of a record that is in the tables.
+    pub(crate) fn tenant(&self, record: RecordId) -> TenantTag {
+        let namespace = self.records.location(record).namespace;
+        self.namespaces.name(namespace).tenant
+    }
+
+    /// Whether nobody finds the object of a record any more.
+    pub(crate) fn is_gone(&self, record: RecordId) -> bool {
+        self.records.is_dead(record)
+            || self.is_dropped(record)
+            || self.is_over(record) && !self.records.is_held(record)
+    }
+
+    /// Whether no object is ever over.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.ages.is_endless()
+    }
+
+    /// Whether the time of the object of a living record is over: no lease is given on it.
+    pub(crate) fn is_over(&self, record: RecordId) -> bool {
+        if self.ages.is_endless() {
+            return false;
+        }
+        let stored_s = self.records.location(record).stored_s;
+        self.ages.is_over(self.tenant(record), stored_s)
+    }
+
+    fn is_dropped(&self, record: RecordId) -> bool {
+        let namespace = self.records.location(record).namespace;
+        self.namespaces.is_dropped(namespace)
+    }
+
     /// Enters an object that lies at `location` now; an older place of it is forgotten. False if
     /// the index has no room.
-    pub(crate) fn enter(&mut self, id: &ObjectId, location: Location) -> bool {
+    pub(crate) fn enter(&mut self, id: &ObjectId, name: NamespaceName, location: Location) -> bool {
         if let Some(older) = self.records.find(id) {
             self.kill(older);
         }
+        let namespace = self.namespaces.enter(location.place.disk(), name);
+        let location = Location {
+            namespace,
+            ..location
+        };
+        let sums = Sums {
+            objects: 1,
+            bytes: u64::from(location.length_bytes),
+            leased_bytes: 0,
+        };
+        self.namespaces.add(namespace, &sums);
         let head = self.segment(location.place).head;
         let Some(record) = self.records.enter(id, location, head) else {
+            self.namespaces.sub(namespace, &sums);
             return false;
         };
         self.segment(location.place).head = record;
-        self.bytes += u64::from(location.length_bytes);
+        self.sums.add(&sums);
+        self.tenants.add(name.tenant, &sums);
         true
     }
 
     /// Takes an object out of the index. Its bytes stay until their segment leaves.
     pub(crate) fn kill(&mut self, record: RecordId) {
-        let length_bytes = u64::from(self.records.location(record).length_bytes);
-        self.bytes -= length_bytes;
-        if self.records.is_held(record) {
-            self.leased_bytes -= length_bytes;
+        let location = self.records.location(record);
+        let bytes = u64::from(location.length_bytes);
+        let is_held = self.records.is_held(record);
+        let sums = Sums {
+            objects: 1,
+            bytes,
+            leased_bytes: if is_held { bytes } else { 0 },
+        };
+        if !self.is_dropped(record) {
+            self.sums.sub(&sums);
+            self.tenants.sub(self.tenant(record), &sums);
         }
+        self.namespaces.sub(location.namespace, &sums);
         self.records.kill(record);
+    }
+
+    /// Drops a namespace on every disk, or on one: no object of it is found any more. Returns what
+    /// that was.
+    pub(crate) fn drop_namespace(&mut self, digest: NamespaceDigest, only: Option<usize>) -> Sums {
+        let mut dropped = Sums::default();
+        for (tenant, sums) in self.namespaces.drop_all(digest, only) {
+            self.tenants.sub(tenant, &sums);
+            dropped.add(&sums);
+        }
+        self.sums.sub(&dropped);
+        dropped
     }
 
     /// Kills the record of an object if it still lies at `location`.
     pub(crate) fn kill_at(&mut self, id: &ObjectId, location: Location) -> bool {
-        let found = self.records.find(id);
+        let found = self.find(id);
         let record = found.filter(|record| self.records.location(*record) == location);
         if let Some(record) = record {
             self.kill(record);
@@ -236,18 +354,30 @@ impl Directory {
         segment.readers == 0
     }
 
-    /// Takes a hold for a lease within `bytes_max` for all leases together.
+    /// Takes a hold for a lease on an object that is found, within `bytes_max` for all leases
+    /// together.
     pub(crate) fn hold(&mut self, record: RecordId, bytes_max: u64) -> bool {
-        let length_bytes = u64::from(self.records.location(record).length_bytes);
+        let leased = self.lease_of(record);
         let first = !self.records.is_held(record);
-        if first && self.leased_bytes + length_bytes > bytes_max {
+        if first && self.sums.leased_bytes + leased.leased_bytes > bytes_max {
             return false;
         }
         let held = self.records.hold(record);
         if held && first {
-            self.leased_bytes += length_bytes;
+            let namespace = self.records.location(record).namespace;
+            self.namespaces.add(namespace, &leased);
+            self.tenants.add(self.tenant(record), &leased);
+            self.sums.add(&leased);
         }
         held
+    }
+
+    /// What the leases on one object come to.
+    fn lease_of(&self, record: RecordId) -> Sums {
+        Sums {
+            leased_bytes: u64::from(self.records.location(record).length_bytes),
+            ..Sums::default()
+        }
     }
 
     /// Gives back the holds of leases that were taken out. Returns how many.
@@ -262,10 +392,18 @@ impl Directory {
 
     /// Gives one hold back.
     pub(crate) fn unhold(&mut self, record: RecordId) {
-        let length_bytes = u64::from(self.records.location(record).length_bytes);
-        let dead = self.records.is_dead(record);
-        if self.records.unhold(record) && !dead {
-            self.leased_bytes -= length_bytes;
+        if self.records.is_dead(record) {
+            self.records.unhold(record);
+            return;
+        }
+        let leased = self.lease_of(record);
+        let namespace = self.records.location(record).namespace;
+        if self.records.unhold(record) {
+            self.namespaces.sub(namespace, &leased);
+            if !self.is_dropped(record) {
+                self.sums.sub(&leased);
+                self.tenants.sub(self.tenant(record), &leased);
+            }
         }
     }
 
@@ -278,7 +416,8 @@ impl Directory {
         }
     }
 
-    /// The disk for a new object: by its id, among those that work and have segments for it.
+    /// The disk for a new object: by its id, among those that work and have segments for it. None
+    /// also if there are too many namespaces for one more.
     pub(crate) fn disk_for(&self, header: &ObjectHeader) -> Option<usize> {
         let takes = |disk: &DiskState| {
             !disk.fenced && header.length_bytes <= disk.layout.largest_object_bytes()
@@ -288,8 +427,10 @@ impl Directory {
             .collect();
         let (word, _) = header.id().0.split_first_chunk().map(|(a, b)| (*a, b))?;
         let count = u64::try_from(fit.len()).ok().filter(|count| *count > 0)?;
-        usize::try_from(u64::from_le_bytes(word) % count)
+        let disk = usize::try_from(u64::from_le_bytes(word) % count)
             .ok()
-            .map(|at| fit[at])
+            .map(|at| fit[at])?;
+        let takes = self.namespaces.takes(disk, NamespaceName::of(header));
+        takes.then_some(disk)
     }
 }

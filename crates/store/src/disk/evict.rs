@@ -3,11 +3,13 @@
 //! Called by the writer of the disk, when it opens the last free segment. Of the oldest segment
 //! all that is leased, and of the rest what was read, half a segment on average, is written again
 //! into the open one; then its header is erased, and only then do its objects leave the index.
-//! Invariant: segments leave strictly by age, so that a removal outlives everything that it
-//! removed.
+//! Invariant: segments leave strictly by age, so that a removal or a drop outlives everything that
+//! it removed.
 
 use std::cmp::Reverse;
 use std::io;
+
+use tessera_proto::ObjectId;
 
 use super::device::{Buffer, Transfer};
 use super::directory::Use;
@@ -15,7 +17,7 @@ use super::layout::{fills_blocks, image_bytes};
 use super::log::Piece;
 use super::reader::Span;
 use super::records::{Location, RecordId};
-use super::recovery::{header_of, verifies};
+use super::recovery::{stamped_header_of, verifies};
 use super::table::ENTRIES_MAX;
 use super::writer::Writer;
 
@@ -25,11 +27,12 @@ const MOVE_BYTES: usize = 8 << 20;
 /// Segments of credit for writing again what is hot, so that a hot segment can move whole.
 pub(crate) const CREDIT_SEGMENTS: usize = 2;
 /// Records that are looked at for one hold of the directory's lock.
-const RECORDS_PER_HOLD: usize = 1_024;
+pub(crate) const RECORDS_PER_HOLD: usize = 1_024;
 
 /// What of a segment is written again.
 struct Keep {
     leased: Vec<RecordId>,
+    /// What was read, and what tenants with little have.
     hot: Vec<RecordId>,
 }
 
@@ -61,31 +64,34 @@ impl Writer<'_> {
         Ok(true)
     }
 
-    /// What of a segment is written again: all that is leased; and what was read most, or is in
-    /// RAM now, as far as the credit goes. Each segment that leaves earns half of one, so that the
-    /// other half is there for what is new.
+    /// What of a segment is written again: all that is leased; and, as far as the credit goes, what
+    /// tenants with little have, and then what was read most, or is in RAM now. Each segment that
+    /// leaves earns half of one, so that the other half is there for what is new.
     fn worth_keeping(&mut self, records: &[RecordId]) -> Keep {
         let (mut leased, mut hot) = (Vec::new(), Vec::new());
         for records in records.chunks(RECORDS_PER_HOLD) {
             let directory = self.shared.directory.lock();
             let index = &directory.records;
+            let capacity_bytes = directory.capacity_bytes();
             for record in records
                 .iter()
                 .copied()
-                .filter(|record| !index.is_dead(*record))
+                .filter(|record| !directory.is_gone(*record))
             {
                 let in_ram = || self.shared.ram.contains(&index.id(record));
+                let tenant = directory.tenant(record);
+                let little = directory.tenants.holds_little(tenant, capacity_bytes);
                 match index.touches(record) {
                     _ if index.is_held(record) => leased.push(record),
-                    0 if !in_ram() => {}
+                    0 if !little && !in_ram() => {}
                     touches => {
                         let length = index.location(record).length_bytes as usize;
-                        hot.push((touches, image_bytes(length), record));
+                        hot.push(((little, touches), image_bytes(length), record));
                     }
                 }
             }
         }
-        hot.sort_by_key(|(touches, _, _)| Reverse(*touches));
+        hot.sort_by_key(|(worth, _, _)| Reverse(*worth));
         let half = self.log.superblock().layout.segment_length() / 2;
         self.credit = (self.credit + half).min(CREDIT_SEGMENTS * 2 * half);
         hot.retain(|(_, bytes, _)| {
@@ -154,13 +160,13 @@ impl Writer<'_> {
             at += span.blocks_bytes;
             let id = {
                 let directory = self.shared.directory.lock();
-                if directory.records.is_dead(*record) {
+                if directory.is_gone(*record) {
                     continue; // Its removal may be behind this batch already.
                 }
                 directory.records.id(*record)
             };
-            match verified_piece(image).filter(|piece| read && piece.id() == id) {
-                Some(piece) => {
+            match verified_piece(image).filter(|(found, _)| read && *found == id) {
+                Some((_, piece)) => {
                     moved.push((*record, *location));
                     pieces.push(piece);
                 }
@@ -184,7 +190,7 @@ impl Writer<'_> {
         let counters = &self.shared.counters;
         let mut directory = self.shared.directory.lock();
         for ((record, from), offset) in moved.iter().zip(offsets) {
-            if directory.records.is_dead(*record) {
+            if directory.is_gone(*record) {
                 continue; // Removed meanwhile; the removal is still to be written.
             }
             let to = Location {
@@ -221,9 +227,11 @@ impl Writer<'_> {
                 if directory.records.location(*record).place != place {
                     continue; // It moved.
                 }
-                if !directory.records.is_dead(*record) {
-                    directory.kill(*record);
+                if !directory.is_gone(*record) {
                     self.shared.counters.evictions.add(1);
+                    directory.evict(*record);
+                } else if !directory.records.is_dead(*record) {
+                    directory.bury(*record);
                 }
                 directory.records.unlist(*record);
             }
@@ -248,9 +256,9 @@ fn group(locations: &[Location]) -> usize {
     count
 }
 
-/// An image that was read, to be written again; none if it does not verify.
-fn verified_piece(image: &[u8]) -> Option<Piece<'_>> {
-    let header = header_of(image)?;
+/// The object of an image that was read, to be written again; none if it does not verify.
+fn verified_piece(image: &[u8]) -> Option<(ObjectId, Piece<'_>)> {
+    let (header, stored_s) = stamped_header_of(image)?;
     let length = usize::try_from(header.length_bytes).ok()?;
     if image_bytes(length) != image.len() || !verifies(image, &header) {
         return None;
@@ -260,5 +268,10 @@ fn verified_piece(image: &[u8]) -> Option<Piece<'_>> {
     } else {
         &image[..length]
     };
-    Some(Piece::Object { header, bytes })
+    let piece = Piece::Object {
+        header,
+        stored_s,
+        bytes,
+    };
+    Some((header.id(), piece))
 }

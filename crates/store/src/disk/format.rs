@@ -4,14 +4,15 @@
 //! it claims only if magic, format, disk, numbers and check all agree. The check covers the id of
 //! the disk, which no client knows, so that no payload can pass for a block of ours.
 
-use tessera_proto::{Checksum, ObjectId, Reader, Writer, checksum};
+use tessera_proto::{Checksum, NamespaceDigest, ObjectId, Reader, TenantTag, Writer, checksum};
 
+use super::contents::{Contents, Event, NamespaceName, StoredObject};
 use super::device::BLOCK_BYTES;
 
 /// The format that this build reads and writes.
-pub(crate) const FORMAT: u16 = 1;
-/// Bytes of a footer entry.
-pub(crate) const FOOTER_ENTRY_BYTES: usize = 32;
+pub(crate) const FORMAT: u16 = 2;
+/// Bytes of a row of a footer: of an event as of a namespace.
+pub(crate) const FOOTER_ROW_BYTES: usize = 40;
 /// Bytes of a header, trailer or superblock; the rest of its block is zero.
 pub(crate) const HEAD_RECORD_BYTES: usize = 64;
 /// Where the check of such a record lies.
@@ -21,8 +22,12 @@ const HEADER_MAGIC: [u8; 4] = *b"TSSG";
 const TRAILER_MAGIC: [u8; 4] = *b"TSFT";
 
 const _: () = assert!(4 + 2 + 2 + 16 + 8 + 4 + 20 + 8 == HEAD_RECORD_BYTES);
-const _: () = assert!(4 + 2 + 2 + 16 + 8 + 4 + 4 + 8 + 8 + 8 == HEAD_RECORD_BYTES);
-const _: () = assert!(16 + 4 + 4 + 8 == FOOTER_ENTRY_BYTES);
+/// The number of no namespace: of a removal.
+const NO_NAMESPACE: u32 = u32::MAX;
+
+const _: () = assert!(4 + 2 + 2 + 16 + 8 + 4 + 4 + 8 + 4 + 4 + 8 == HEAD_RECORD_BYTES);
+const _: () = assert!(16 + 4 + 4 + 8 + 4 + 4 == FOOTER_ROW_BYTES);
+const _: () = assert!(32 + 8 == FOOTER_ROW_BYTES);
 
 /// Names a disk: random, made with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,24 +43,13 @@ pub(crate) struct SegmentUse {
     pub(crate) segment: u32,
 }
 
-/// What a footer says of one object or one removal; a removal has neither place nor length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FooterEntry {
-    pub(crate) id: ObjectId,
-    /// Where the image begins in the segment, units of 256 bytes; 0 for a removal.
-    pub(crate) offset: u32,
-    /// Bytes of the payload; 0 for a removal.
-    pub(crate) length_bytes: u32,
-    /// The write; 0 for a removal.
-    pub(crate) write: u64,
-}
-
 /// What the last block of a sealed segment says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trailer {
-    pub(crate) entries: u32,
-    /// Of the bytes of all entries.
-    pub(crate) entries_check: u64,
+    pub(crate) events: u32,
+    pub(crate) namespaces: u32,
+    /// Of the bytes of all rows.
+    pub(crate) rows_check: u64,
 }
 
 /// The check of a record of `disk`.
@@ -86,57 +80,109 @@ pub(crate) fn read_header(block: &[u8], disk: DiskId, segment: u32) -> Option<Se
     })
 }
 
-/// Writes the footer: entries from the first block on, the trailer in the last.
-pub(crate) fn write_footer(footer: &mut [u8], used: SegmentUse, entries: &[FooterEntry]) {
+/// Writes the footer: events from the first block on, then namespaces, the trailer in the last.
+pub(crate) fn write_footer(footer: &mut [u8], used: SegmentUse, contents: &Contents) {
     let (body, last) = footer.split_at_mut(footer.len() - BLOCK_BYTES);
-    let mut bytes = Vec::with_capacity(entries.len() * FOOTER_ENTRY_BYTES);
+    let mut bytes = Vec::with_capacity(contents.rows() * FOOTER_ROW_BYTES);
     let mut writer = Writer::new(&mut bytes);
-    for entry in entries {
-        writer.bytes(&entry.id.0);
-        writer.u32(entry.offset);
-        writer.u32(entry.length_bytes);
-        writer.u64(entry.write);
+    for event in contents.events() {
+        write_event(&mut writer, event);
+    }
+    for name in contents.names() {
+        writer.bytes(&name.digest.0);
+        writer.u64(name.tenant.0);
     }
     body[..bytes.len()].copy_from_slice(&bytes);
     body[bytes.len()..].fill(0);
+    let count = |rows: usize| u32::try_from(rows).expect("rows fit a segment");
     let mut trailer = opening(TRAILER_MAGIC, used);
     let mut writer = Writer::new(&mut trailer);
-    writer.u32(u32::try_from(entries.len()).expect("entries fit a segment"));
+    writer.u32(count(contents.events().len()));
     writer.u32(used.segment);
     writer.u64(checksum(&bytes));
+    writer.u32(count(contents.names().len()));
     close(last, trailer, used.disk);
+}
+
+fn write_event(writer: &mut Writer<'_>, event: &Event) {
+    let nothing = StoredObject {
+        id: ObjectId([0; 16]),
+        offset: 0,
+        length_bytes: 0,
+        write: 0,
+        stored_s: 0,
+        namespace: NO_NAMESPACE,
+    };
+    let row = match *event {
+        Event::Object(object) => object,
+        Event::Removal(id) => StoredObject { id, ..nothing },
+        Event::Drop(namespace) => StoredObject {
+            namespace,
+            ..nothing
+        },
+    };
+    writer.bytes(&row.id.0);
+    writer.u32(row.offset);
+    writer.u32(row.length_bytes);
+    writer.u64(row.write);
+    writer.u32(row.stored_s);
+    writer.u32(row.namespace);
 }
 
 /// Reads the last block of a segment. None if it is not the trailer of this use of it.
 pub(crate) fn read_trailer(block: &[u8], used: SegmentUse) -> Option<Trailer> {
     let (sequence, mut reader) = opened(block, TRAILER_MAGIC, used.disk)?;
-    let entries = reader.u32("entries").ok()?;
+    let events = reader.u32("events").ok()?;
     let segment = reader.u32("segment").ok()?;
-    let entries_check = reader.u64("check of the entries").ok()?;
+    let rows_check = reader.u64("check of the rows").ok()?;
+    let namespaces = reader.u32("namespaces").ok()?;
     (sequence == used.sequence && segment == used.segment).then_some(Trailer {
-        entries,
-        entries_check,
+        events,
+        namespaces,
+        rows_check,
     })
 }
 
-/// Reads the entries that `trailer` counts. None if they are damaged.
-pub(crate) fn read_footer(body: &[u8], trailer: Trailer) -> Option<Vec<FooterEntry>> {
-    let count = usize::try_from(trailer.entries).ok()?;
-    let bytes = body.get(..count.checked_mul(FOOTER_ENTRY_BYTES)?)?;
-    if checksum(bytes) != trailer.entries_check {
+/// Reads the rows that `trailer` counts. None if they are damaged.
+pub(crate) fn read_footer(body: &[u8], trailer: Trailer) -> Option<Contents> {
+    let bytes = body.get(..trailer.rows()?.checked_mul(FOOTER_ROW_BYTES)?)?;
+    if checksum(bytes) != trailer.rows_check {
         return None;
     }
     let mut reader = Reader::new(bytes);
-    let mut entries = Vec::with_capacity(count);
-    for _ in 0..count {
-        entries.push(FooterEntry {
-            id: ObjectId(reader.array("id").ok()?),
-            offset: reader.u32("offset").ok()?,
-            length_bytes: reader.u32("length").ok()?,
-            write: reader.u64("write").ok()?,
-        });
+    let events = (0..trailer.events).map(|_| read_event(&mut reader));
+    let events = events.collect::<Option<_>>()?;
+    let names = (0..trailer.namespaces).map(|_| {
+        Some(NamespaceName {
+            digest: NamespaceDigest(reader.array("namespace").ok()?),
+            tenant: TenantTag(reader.u64("tenant").ok()?),
+        })
+    });
+    Contents::of(events, names.collect::<Option<_>>()?)
+}
+
+fn read_event(reader: &mut Reader<'_>) -> Option<Event> {
+    let row = StoredObject {
+        id: ObjectId(reader.array("id").ok()?),
+        offset: reader.u32("offset").ok()?,
+        length_bytes: reader.u32("length").ok()?,
+        write: reader.u64("write").ok()?,
+        stored_s: reader.u32("stamp").ok()?,
+        namespace: reader.u32("namespace").ok()?,
+    };
+    Some(match (row.length_bytes, row.namespace) {
+        (0, NO_NAMESPACE) => Event::Removal(row.id),
+        (0, namespace) => Event::Drop(namespace),
+        _ => Event::Object(row),
+    })
+}
+
+impl Trailer {
+    /// Rows of the footer.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        let events = usize::try_from(self.events).ok()?;
+        events.checked_add(usize::try_from(self.namespaces).ok()?)
     }
-    Some(entries)
 }
 
 fn opening(magic: [u8; 4], used: SegmentUse) -> Vec<u8> {

@@ -7,7 +7,7 @@
 use tessera_proto::OBJECT_HEADER_BYTES;
 
 use super::device::BLOCK_BYTES;
-use super::format::FOOTER_ENTRY_BYTES;
+use super::format::FOOTER_ROW_BYTES;
 
 /// Granularity of positions in a segment, bytes.
 pub(crate) const UNIT_BYTES: usize = 256;
@@ -68,9 +68,12 @@ pub(crate) fn fills_blocks(length_bytes: usize) -> bool {
     length_bytes + OBJECT_HEADER_BYTES >= BLOCKS_FROM_BYTES
 }
 
-/// Bytes of the footer of a segment with `entries`, trailer included.
-pub(crate) fn footer_bytes(entries: usize) -> usize {
-    (entries * FOOTER_ENTRY_BYTES).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES
+/// Rows that one more entry of the log may add to the footer: its own, and that of a namespace.
+pub(crate) const ROWS_AN_ENTRY: usize = 2;
+
+/// Bytes of a footer of `rows`, trailer included.
+pub(crate) fn footer_bytes(rows: usize) -> usize {
+    (rows * FOOTER_ROW_BYTES).next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES
 }
 
 /// Sizes of one disk.
@@ -107,7 +110,8 @@ impl Layout {
 
     /// Largest payload that a segment takes, bytes.
     pub(crate) fn largest_object_bytes(&self) -> u64 {
-        let around = SEGMENT_HEAD_BYTES + BLOCK_BYTES + footer_bytes(1) + OBJECT_HEADER_BYTES;
+        let around =
+            SEGMENT_HEAD_BYTES + BLOCK_BYTES + footer_bytes(ROWS_AN_ENTRY) + OBJECT_HEADER_BYTES;
         self.segment_bytes - around as u64
     }
 }
@@ -150,7 +154,7 @@ mod tests {
         };
         let fits = |length: u64| {
             let image = image_bytes(usize::try_from(length).expect("small"));
-            SEGMENT_HEAD_BYTES + BLOCK_BYTES + image + footer_bytes(1) <= 1 << 20
+            SEGMENT_HEAD_BYTES + BLOCK_BYTES + image + footer_bytes(ROWS_AN_ENTRY) <= 1 << 20
         };
         assert!(fits(layout.largest_object_bytes()));
         assert!(!fits(layout.largest_object_bytes() + 1));

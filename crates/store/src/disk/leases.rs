@@ -190,7 +190,9 @@ impl DiskTier {
         let mut held: HashMap<ObjectId, RecordId> = HashMap::new();
         let mut items = Vec::with_capacity(ids.len());
         for id in ids {
-            let record = directory.records.find(id);
+            let record = directory.find(id);
+            // Also if another lease keeps it: else it could be kept for ever.
+            let record = record.filter(|record| !directory.is_over(*record));
             let length_bytes = record.map_or(0, |record| {
                 u64::from(directory.records.location(record).length_bytes)
             });

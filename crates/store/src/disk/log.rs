@@ -8,45 +8,44 @@
 use std::io;
 use std::sync::Arc;
 
-use tessera_proto::{ObjectHeader, ObjectId};
+use tessera_proto::{NamespaceDigest, ObjectHeader, ObjectId};
 
+use super::contents::Contents;
 use super::device::{BLOCK_BYTES, Buffer, Disk, Transfer, write};
-use super::format::{FooterEntry, SegmentUse, write_footer, write_header};
+use super::format::{SegmentUse, write_footer, write_header};
 use super::layout::{
-    BLOCKS_FROM_BYTES, SEGMENT_HEAD_BYTES, UNIT_BYTES, fills_blocks, footer_bytes, image_bytes,
+    BLOCKS_FROM_BYTES, ROWS_AN_ENTRY, SEGMENT_HEAD_BYTES, UNIT_BYTES, fills_blocks, footer_bytes,
+    image_bytes,
 };
-use super::recovery::{Found, removal};
+use super::recovery::Found;
 use super::superblock::Superblock;
 use super::table::{ENTRIES_MAX, Entry, Table};
+use crate::stamp::stamped;
 
 /// One thing that a batch does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece<'a> {
-    /// Stores an object. `bytes` are its whole image if that fills blocks, else its payload.
+    /// Stores an object, which came in second `stored_s`. `bytes` are its whole image if that
+    /// fills blocks, else its payload.
     Object {
         header: ObjectHeader,
+        stored_s: u32,
         bytes: &'a [u8],
     },
     /// Removes what was stored under this id before.
     Removal(ObjectId),
+    /// Removes what was stored in this namespace before.
+    Drop(NamespaceDigest),
 }
 
 impl Piece<'_> {
-    /// The object that it speaks of.
-    pub(crate) fn id(&self) -> ObjectId {
-        match self {
-            Self::Object { header, .. } => header.id(),
-            Self::Removal(id) => *id,
-        }
-    }
-
-    /// Bytes of its payload; none for a removal.
+    /// Bytes of its payload, if it stores one.
     fn length_bytes(&self) -> Option<usize> {
         match self {
             Self::Object { header, .. } => {
                 Some(usize::try_from(header.length_bytes).expect("it is in memory"))
             }
-            Self::Removal(_) => None,
+            Self::Removal(_) | Self::Drop(_) => None,
         }
     }
 
@@ -75,7 +74,7 @@ struct Open {
     tail: usize,
     run: u32,
     next: u32,
-    entries: Vec<FooterEntry>,
+    contents: Contents,
 }
 
 /// The log of one disk.
@@ -119,7 +118,8 @@ impl Log {
     pub(crate) fn fits(&self, pieces: &[Piece<'_>], reserve: usize) -> bool {
         self.open.as_ref().is_some_and(|open| {
             let others = if reserve > 0 { ENTRIES_MAX } else { 0 };
-            let footer = footer_bytes(open.entries.len() + pieces.len() + others);
+            let rows = ROWS_AN_ENTRY * (pieces.len() + others);
+            let footer = footer_bytes(open.contents.rows() + rows);
             let length = self.superblock.layout.segment_length();
             open.tail + extent(pieces).bytes + reserve + footer <= length
         })
@@ -155,9 +155,9 @@ impl Log {
         }
         open.tail += extent.bytes;
         open.next += 1;
-        let entries = pieces.iter().zip(&offsets);
-        open.entries
-            .extend(entries.map(|(piece, offset)| footer_entry(piece, *offset)));
+        for entry in &table.entries {
+            open.contents.push(entry);
+        }
         Ok(offsets)
     }
 
@@ -169,8 +169,8 @@ impl Log {
         let Some(open) = self.open.take() else {
             return Ok(());
         };
-        let mut footer = Buffer::new(footer_bytes(open.entries.len()));
-        write_footer(footer.bytes_mut(), open.used, &open.entries);
+        let mut footer = Buffer::new(footer_bytes(open.contents.rows()));
+        write_footer(footer.bytes_mut(), open.used, &open.contents);
         let layout = self.superblock.layout;
         let end = layout.segment_at(open.used.segment) + layout.segment_bytes;
         let at = end - footer.bytes().len() as u64;
@@ -200,7 +200,7 @@ impl Log {
             tail: SEGMENT_HEAD_BYTES,
             run: 0,
             next: 0,
-            entries: Vec::new(),
+            contents: Contents::default(),
         });
         Ok(used.sequence)
     }
@@ -219,7 +219,7 @@ impl Log {
             tail: tail.at,
             run: tail.run.saturating_add(1),
             next: tail.next,
-            entries: found.entries.clone(),
+            contents: found.contents.clone(),
         });
         if !self.fits(&[], 0) {
             self.open = None;
@@ -271,7 +271,7 @@ fn place(pieces: &[Piece<'_>], tail: usize, small_blocks: usize) -> Vec<u32> {
         let at = *next;
         *next += bytes;
         match piece {
-            Piece::Removal(_) => 0,
+            Piece::Removal(_) | Piece::Drop(_) => 0,
             Piece::Object { .. } => {
                 u32::try_from(at / UNIT_BYTES).expect("a segment is at most 1 GiB")
             }
@@ -282,11 +282,15 @@ fn place(pieces: &[Piece<'_>], tail: usize, small_blocks: usize) -> Vec<u32> {
 
 fn table(open: &Open, pieces: &[Piece<'_>], offsets: &[u32], blocks: usize) -> Table {
     let entry = |(piece, offset): (&Piece<'_>, &u32)| match piece {
-        Piece::Object { header, .. } => Entry::Object {
+        Piece::Object {
+            header, stored_s, ..
+        } => Entry::Object {
             header: *header,
+            stored_s: *stored_s,
             offset: *offset,
         },
         Piece::Removal(id) => Entry::Removal(*id),
+        Piece::Drop(namespace) => Entry::Drop(*namespace),
     };
     Table {
         run: open.run,
@@ -301,7 +305,12 @@ fn copy_small(pieces: &[Piece<'_>], offsets: &[u32], tail: usize, front: &mut [u
     front[BLOCK_BYTES..].fill(0);
     for (piece, offset) in pieces.iter().zip(offsets) {
         let bytes_of_image = piece.image_bytes();
-        let Piece::Object { header, bytes } = piece else {
+        let Piece::Object {
+            header,
+            stored_s,
+            bytes,
+        } = piece
+        else {
             continue;
         };
         if piece.fills_blocks() {
@@ -310,21 +319,8 @@ fn copy_small(pieces: &[Piece<'_>], offsets: &[u32], tail: usize, front: &mut [u
         let at = *offset as usize * UNIT_BYTES - tail;
         let image = &mut front[at..at + bytes_of_image];
         image[..bytes.len()].copy_from_slice(bytes);
-        let mut encoded = Vec::new();
-        header.encode(&mut encoded);
+        let encoded = stamped(header, *stored_s);
         let header_at = image.len() - encoded.len();
         image[header_at..].copy_from_slice(&encoded);
-    }
-}
-
-fn footer_entry(piece: &Piece<'_>, offset: u32) -> FooterEntry {
-    match piece {
-        Piece::Object { header, .. } => FooterEntry {
-            id: header.id(),
-            offset,
-            length_bytes: u32::try_from(header.length_bytes).expect("it fits a segment"),
-            write: header.write.0,
-        },
-        Piece::Removal(id) => removal(*id),
     }
 }

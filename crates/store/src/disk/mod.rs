@@ -8,10 +8,12 @@
 //! | `uring.rs`, `portable.rs` | its two engines |
 //! | `folder.rs` | a data folder: its file, its lock, its engine |
 //! | `format.rs`, `table.rs` | every byte on the disk, drawn in docs/disk-format.md |
+//! | `contents.rs` | what a segment stores, removes and drops |
 //! | `layout.rs` | sizes: images, segments, footers |
 //! | `superblock.rs` | the identity and geometry of a disk |
 //! | `recovery.rs` | from bytes to the log of each segment |
-//! | `records.rs` | the index: 40 bytes an object and its place in a hash table |
+//! | `records.rs` | the index: 48 bytes an object and its place in a hash table |
+//! | `namespaces.rs` | what each namespace comes to, and which were dropped |
 //! | `directory.rs` | what one lock guards: index, segments, queues, leases |
 //! | `log.rs` | the open segment: append, seal, open, erase |
 //! | `writer.rs` | one thread a disk: queue to log |
@@ -19,13 +21,17 @@
 //! | `reader.rs` | two threads a disk: queue to RAM |
 //! | `scrub.rs` | the check in the background |
 //! | `tier.rs` | the operations |
+//! | `tenants.rs`, `quota.rs` | who holds how much, and who has to leave |
+//! | `drop.rs` | the drop of a namespace |
 //! | `leases.rs` | the operations on leases |
 //! | `opening.rs` | start |
 //! | `verify.rs` | the offline check |
 //! | `floor.rs` | the raw loop that the bench compares with |
 
+mod contents;
 mod device;
 mod directory;
+mod drop;
 mod evict;
 mod floor;
 mod folder;
@@ -33,8 +39,10 @@ mod format;
 mod layout;
 mod leases;
 mod log;
+mod namespaces;
 mod opening;
 mod portable;
+mod quota;
 mod reader;
 mod records;
 mod recovery;
@@ -42,6 +50,7 @@ mod scrub;
 mod stat;
 mod superblock;
 mod table;
+mod tenants;
 mod tier;
 mod uring;
 mod verify;

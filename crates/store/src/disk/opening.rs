@@ -9,19 +9,22 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::{Condvar, Mutex};
-use tessera_proto::WriteId;
+use tessera_proto::{ObjectId, WriteId};
 use thiserror::Error;
 
+use super::contents::{Contents, Event};
 use super::device::Disk;
 use super::directory::{Directory, Use};
 use super::layout::Layout;
 use super::log::Log;
+use super::namespaces::NamespaceId;
 use super::records::{Location, Place, write_tag};
 use super::recovery::{Found, recover};
 use super::stat::DiskCounters;
 use super::superblock::{FormatError, Superblock};
 use super::tier::{DiskTier, Shared};
 use super::{reader, writer};
+use crate::config::TenantLimits;
 use crate::ram::RamStore;
 
 /// Most disks of one tier: their numbers take eight bits of a record.
@@ -43,7 +46,7 @@ pub enum WritePolicy {
 }
 
 /// What a tier is told at its start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Segments of a disk that is new, bytes; a disk that is not must have the same.
     pub segment_bytes: u64,
@@ -53,6 +56,8 @@ pub struct DiskConfig {
     pub objects_max: u32,
     /// Threads that read, for each disk.
     pub readers: usize,
+    /// What tenants may hold on the disks together, with the same names as in memory.
+    pub tenants: TenantLimits,
 }
 
 /// Why a tier did not start. Nothing was written.
@@ -105,10 +110,11 @@ impl DiskTier {
             })?);
         }
         let layouts = opened.iter().map(|disk| disk.superblock.layout);
+        let ages = (ram.ages(), config.tenants.clone());
         let shared = Shared {
             ram,
             write: config.write,
-            directory: Mutex::new(Directory::new(config.objects_max, layouts)),
+            directory: Mutex::new(Directory::new(ages, config.objects_max, layouts)),
             counters: DiskCounters::default(),
             work: disks.iter().map(|_| Condvar::new()).collect(),
             asked: disks.iter().map(|_| Condvar::new()).collect(),
@@ -160,6 +166,7 @@ impl DiskTier {
     }
 
     fn enter_found(&self, number: u8, segments: &[Found]) {
+        let now_s = self.shared.ram.now_s();
         let mut directory = self.shared.directory.lock();
         for found in segments {
             let place = Place::new(number, found.used.segment);
@@ -167,32 +174,53 @@ impl DiskTier {
             segment.used = Use::Sealed;
             segment.sequence = found.used.sequence;
             self.shared.counters.torn.add(found.damaged);
-            for entry in &found.entries {
-                let known = directory.records.find(&entry.id);
-                let known_disk =
-                    known.map(|record| directory.records.location(record).place.disk());
-                // Each disk has its own log; what another one holds is not its to say.
-                let other = known_disk.is_some_and(|disk| disk != usize::from(number));
-                if other {
-                    continue;
-                }
-                if entry.length_bytes == 0 {
-                    known.into_iter().for_each(|record| directory.kill(record));
-                    continue;
-                }
-                let location = Location {
-                    place,
-                    offset: entry.offset,
-                    length_bytes: entry.length_bytes,
-                    write: write_tag(WriteId(entry.write)),
-                };
-                directory.enter(&entry.id, location);
+            for event in found.contents.events() {
+                enter_event(&mut directory, place, &found.contents, event, now_s);
             }
         }
-        self.shared
-            .counters
-            .recovered
-            .set(directory.records.found() as u64);
+        self.shared.counters.recovered.set(directory.sums.objects);
+    }
+}
+
+/// Repeats in the index what happened in a segment. Each disk has its own log: what another one
+/// holds is not its to say.
+fn enter_event(
+    directory: &mut Directory,
+    place: Place,
+    contents: &Contents,
+    event: &Event,
+    now_s: u32,
+) {
+    let known = |directory: &mut Directory, id: &ObjectId| {
+        let record = directory.find(id)?;
+        let disk = directory.records.location(record).place.disk();
+        Some((record, disk == place.disk()))
+    };
+    match event {
+        Event::Drop(namespace) => {
+            let digest = contents.name(*namespace).digest;
+            directory.drop_namespace(digest, Some(place.disk()));
+        }
+        Event::Removal(id) => {
+            if let Some((record, true)) = known(directory, id) {
+                directory.kill(record);
+            }
+        }
+        Event::Object(object) => {
+            if let Some((_, false)) = known(directory, &object.id) {
+                return;
+            }
+            let location = Location {
+                place,
+                offset: object.offset,
+                length_bytes: object.length_bytes,
+                write: write_tag(WriteId(object.write)),
+                // A clock that went back must not keep an object for longer.
+                stored_s: object.stored_s.min(now_s),
+                namespace: NamespaceId::NONE,
+            };
+            directory.enter(&object.id, contents.name(object.namespace), location);
+        }
     }
 }
 

@@ -200,7 +200,7 @@ fn finish(shared: &Shared, job: &ReadJob, read: Result<(WriteExtent, ObjectHeade
     let flight = directory.flights.remove(&job.id);
     let waiters = flight.map_or_else(Vec::new, |flight| flight.waiters);
     let found = match read {
-        Ok((extent, header)) => publish(shared, extent, header),
+        Ok((extent, header)) => publish(shared, extent, header, job.location.stored_s),
         Err(unread) => {
             if unread == Unread::Lost {
                 directory.kill_at(&job.id, job.location);
@@ -213,10 +213,15 @@ fn finish(shared: &Shared, job: &ReadJob, read: Result<(WriteExtent, ObjectHeade
 }
 
 /// The object in RAM. Somebody may have stored it there meanwhile; then that one.
-fn publish(shared: &Shared, extent: WriteExtent, header: ObjectHeader) -> Result<ReadPin, Unread> {
+fn publish(
+    shared: &Shared,
+    extent: WriteExtent,
+    header: ObjectHeader,
+    stored_s: u32,
+) -> Result<ReadPin, Unread> {
     let id = header.id();
-    let published = shared.ram.publish_pinned(extent, id, header);
-    published.or_else(|_| shared.ram.find(&id).ok_or(Unread::Busy))
+    let published = shared.ram.publish_pinned(extent, id, header, stored_s);
+    published.or_else(|_| shared.ram.find(&id, false).ok_or(Unread::Busy))
 }
 
 /// Tells everyone who waits. All pins are theirs then: who has dropped his finds nothing held.

@@ -7,23 +7,23 @@
 
 use std::io;
 
-use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader};
-use tessera_proto::{ObjectId, Reader, checksum};
+use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader, checksum};
 
+use super::contents::{Contents, Event};
 use super::device::{BLOCK_BYTES, Buffer, Disk, read};
 use super::format::{
-    FOOTER_ENTRY_BYTES, FooterEntry, SegmentUse, Trailer, read_footer, read_header, read_trailer,
+    FOOTER_ROW_BYTES, SegmentUse, Trailer, read_footer, read_header, read_trailer,
 };
 use super::layout::{Layout, SEGMENT_HEAD_BYTES, UNIT_BYTES, fills_blocks, image_bytes};
 use super::superblock::Superblock;
 use super::table::{Entry, Table};
+use crate::stamp::read_stamped;
 
 /// What is found in one segment.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) used: SegmentUse,
-    /// In the order in which they were written.
-    pub(crate) entries: Vec<FooterEntry>,
+    pub(crate) contents: Contents,
     /// Where it can be continued, if it was not sealed.
     pub(crate) tail: Option<Tail>,
     /// Objects of it that did not verify.
@@ -70,10 +70,10 @@ pub(crate) fn segment_use(
 }
 
 fn read_segment(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> io::Result<Found> {
-    if let Some(entries) = read_sealed(disk, layout, used) {
+    if let Some(contents) = read_sealed(disk, layout, used) {
         return Ok(Found {
             used,
-            entries,
+            contents,
             tail: None,
             damaged: 0,
         });
@@ -81,12 +81,8 @@ fn read_segment(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> io::Result
     Ok(scan(disk, layout, used))
 }
 
-/// The entries of a footer; none if there is none, or if it is damaged.
-pub(crate) fn read_sealed(
-    disk: &dyn Disk,
-    layout: Layout,
-    used: SegmentUse,
-) -> Option<Vec<FooterEntry>> {
+/// What a footer says; none if there is none, or if it is damaged.
+pub(crate) fn read_sealed(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> Option<Contents> {
     let start = layout.segment_at(used.segment);
     let last = layout.segment_bytes - BLOCK_BYTES as u64;
     let mut block = Buffer::new(BLOCK_BYTES);
@@ -95,19 +91,18 @@ pub(crate) fn read_sealed(
     let body_bytes = footer_body_bytes(layout, trailer)?;
     let mut body = Buffer::new(body_bytes);
     read(disk, start + last - body_bytes as u64, body.bytes_mut()).ok()?;
-    let entries = read_footer(body.bytes(), trailer)?;
-    let inside = |entry: &FooterEntry| is_inside(layout, entry.offset, entry.length_bytes);
-    let is_removal = |entry: &FooterEntry| entry.length_bytes == 0;
-    entries
-        .iter()
-        .all(|entry| is_removal(entry) || inside(entry))
-        .then_some(entries)
+    let contents = read_footer(body.bytes(), trailer)?;
+    let inside = |event: &Event| match event {
+        Event::Object(object) => is_inside(layout, object.offset, object.length_bytes),
+        Event::Removal(_) | Event::Drop(_) => true,
+    };
+    contents.events().iter().all(inside).then_some(contents)
 }
 
 fn footer_body_bytes(layout: Layout, trailer: Trailer) -> Option<usize> {
-    let bytes = usize::try_from(trailer.entries)
-        .ok()?
-        .checked_mul(FOOTER_ENTRY_BYTES)?
+    let bytes = trailer
+        .rows()?
+        .checked_mul(FOOTER_ROW_BYTES)?
         .checked_next_multiple_of(BLOCK_BYTES)?;
     (bytes <= layout.segment_length() - SEGMENT_HEAD_BYTES - BLOCK_BYTES).then_some(bytes)
 }
@@ -128,7 +123,7 @@ pub(crate) fn scan(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> Found {
     let bytes = bytes.bytes();
     let mut found = Found {
         used,
-        entries: Vec::new(),
+        contents: Contents::default(),
         tail: None,
         damaged: 0,
     };
@@ -148,9 +143,9 @@ pub(crate) fn scan(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> Found {
             continue;
         };
         for entry in &table.entries {
-            match verified(layout, bytes, entry) {
-                Some(entry) => found.entries.push(entry),
-                None => found.damaged += 1,
+            match is_whole(layout, bytes, entry) {
+                true => found.contents.push(entry),
+                false => found.damaged += 1,
             }
         }
         at += table.blocks.max(1) as usize * BLOCK_BYTES;
@@ -183,40 +178,38 @@ fn read_what_can_be_read(disk: &dyn Disk, at: u64, bytes: &mut [u8]) {
     }
 }
 
-/// The entry as a footer would have it, if it is a removal or its object's bytes verify.
-fn verified(layout: Layout, segment: &[u8], entry: &Entry) -> Option<FooterEntry> {
-    let (header, offset) = match entry {
-        Entry::Removal(id) => return Some(removal(*id)),
-        Entry::Object { header, offset } => (header, *offset),
-    };
-    let length_bytes = u32::try_from(header.length_bytes).ok()?;
-    if !is_inside(layout, offset, length_bytes) {
-        return None;
-    }
-    let at = offset as usize * UNIT_BYTES;
-    let image = segment.get(at..at + image_bytes(length_bytes as usize))?;
-    (header_of(image)? == *header && verifies(image, header)).then_some(FooterEntry {
-        id: header.id(),
+/// Whether what an entry stores is there: its header and bytes that give its checksum.
+fn is_whole(layout: Layout, segment: &[u8], entry: &Entry) -> bool {
+    let Entry::Object {
+        header,
+        stored_s,
         offset,
-        length_bytes,
-        write: header.write.0,
-    })
-}
-
-/// A removal as a footer has it.
-pub(crate) fn removal(id: ObjectId) -> FooterEntry {
-    FooterEntry {
-        id,
-        offset: 0,
-        length_bytes: 0,
-        write: 0,
+    } = entry
+    else {
+        return true;
+    };
+    let Ok(length_bytes) = u32::try_from(header.length_bytes) else {
+        return false;
+    };
+    if !is_inside(layout, *offset, length_bytes) {
+        return false;
     }
+    let at = *offset as usize * UNIT_BYTES;
+    let image = segment.get(at..at + image_bytes(length_bytes as usize));
+    image.is_some_and(|image| {
+        stamped_header_of(image) == Some((*header, *stored_s)) && verifies(image, header)
+    })
 }
 
 /// The header that ends an image.
 pub(crate) fn header_of(image: &[u8]) -> Option<ObjectHeader> {
+    stamped_header_of(image).map(|(header, _)| header)
+}
+
+/// The header that ends an image, and when its object was stored.
+pub(crate) fn stamped_header_of(image: &[u8]) -> Option<(ObjectHeader, u32)> {
     let at = image.len().checked_sub(OBJECT_HEADER_BYTES)?;
-    ObjectHeader::read(&mut Reader::new(&image[at..])).ok()
+    read_stamped(&image[at..])
 }
 
 /// Whether the payload of an image is what its header says.

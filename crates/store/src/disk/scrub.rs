@@ -73,7 +73,7 @@ impl Scrub {
                 if segment.used == Use::Sealed && !disk.fenced {
                     let number = usize::from(self.disk);
                     let records = directory.records_of(number, self.segment - 1).into_iter();
-                    let alive = records.filter(|record| !directory.records.is_dead(*record));
+                    let alive = records.filter(|record| !directory.is_gone(*record));
                     self.left = alive.map(|record| directory.records.id(record)).collect();
                     return true;
                 }
@@ -89,7 +89,7 @@ impl Scrub {
         let mut directory = self.shared.directory.lock();
         let (mut group, mut bytes) = (Vec::new(), 0);
         while let Some(id) = self.left.last() {
-            if let Some(location) = location(&directory, id).filter(|at| at.place == place) {
+            if let Some(location) = location(&mut directory, id).filter(|at| at.place == place) {
                 bytes += Span::of(&location).blocks_bytes;
                 if !group.is_empty() && bytes > bytes_max {
                     break;
@@ -153,7 +153,7 @@ impl Scrub {
     }
 }
 
-fn location(directory: &Directory, id: &ObjectId) -> Option<Location> {
-    let record = directory.records.find(id)?;
+fn location(directory: &mut Directory, id: &ObjectId) -> Option<Location> {
+    let record = directory.find(id)?;
     Some(directory.records.location(record))
 }

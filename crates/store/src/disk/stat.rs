@@ -51,6 +51,8 @@ disk_stat! {
     objects,
     /// Payload bytes of these objects.
     bytes,
+    /// Namespaces of these, counted for each disk and each tenant that is charged.
+    namespaces,
     /// Bytes of all segments of the disks that work.
     capacity_bytes,
     /// Bytes of memory that the index of the disks takes.
@@ -85,8 +87,10 @@ disk_stat! {
     reinserted,
     /// Payload bytes of these.
     reinserted_bytes,
-    /// Objects removed by request.
+    /// Objects removed by request, one by one or with their namespace.
     removed,
+    /// Objects that were met after their time.
+    expired,
     /// Objects whose bytes did not verify; they are not found any more.
     damaged,
     /// Reads that failed.

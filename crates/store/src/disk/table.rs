@@ -3,10 +3,11 @@
 //! Written by the log together with the images that it names; read by recovery where no footer says
 //! the same. It carries the headers of its objects in full, so that a scan can verify them.
 
-use tessera_proto::{OBJECT_HEADER_BYTES, ObjectHeader, ObjectId, Reader, Writer};
+use tessera_proto::{NamespaceDigest, OBJECT_HEADER_BYTES, ObjectHeader, ObjectId, Reader, Writer};
 
 use super::device::BLOCK_BYTES;
 use super::format::{CHECK_AT, FORMAT, HEAD_RECORD_BYTES, SegmentUse, check};
+use crate::stamp::{read_stamped, stamped};
 
 /// Most entries of one batch.
 pub(crate) const ENTRIES_MAX: usize = 28;
@@ -15,18 +16,25 @@ const MAGIC: [u8; 4] = *b"TSBT";
 const ENTRY_BYTES: usize = 144;
 const KIND_OBJECT: u8 = 1;
 const KIND_REMOVAL: u8 = 2;
-const ID_BYTES: usize = 16;
+const KIND_DROP: u8 = 3;
 
 const _: () = assert!(HEAD_RECORD_BYTES + ENTRIES_MAX * ENTRY_BYTES == BLOCK_BYTES);
 const _: () = assert!(1 + 3 + 4 + 8 + OBJECT_HEADER_BYTES == ENTRY_BYTES);
 
-/// What a batch does to one id.
+/// What a batch does to one id, or to all of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// It stores this object, its image at `offset` in the segment, units of 256 bytes.
-    Object { header: ObjectHeader, offset: u32 },
-    /// It removes whatever was stored before.
+    /// It stores this object, its image at `offset` in the segment, units of 256 bytes. It came
+    /// into the store in second `stored_s` since the start of 1970.
+    Object {
+        header: ObjectHeader,
+        stored_s: u32,
+        offset: u32,
+    },
+    /// It removes whatever was stored under this id before.
     Removal(ObjectId),
+    /// It removes whatever was stored in this namespace before.
+    Drop(NamespaceDigest),
 }
 
 /// One batch.
@@ -108,19 +116,22 @@ fn write_entry(bytes: &mut Vec<u8>, entry: &Entry) {
     let (kind, offset) = match entry {
         Entry::Object { offset, .. } => (KIND_OBJECT, *offset),
         Entry::Removal(_) => (KIND_REMOVAL, 0),
+        Entry::Drop(_) => (KIND_DROP, 0),
     };
     let mut writer = Writer::new(bytes);
     writer.u8(kind);
     writer.bytes(&[0; 3]);
     writer.u32(offset);
     writer.u64(0);
+    let end = bytes.len() + OBJECT_HEADER_BYTES;
     match entry {
-        Entry::Object { header, .. } => header.encode(bytes),
-        Entry::Removal(id) => {
-            writer.bytes(&id.0);
-            writer.bytes(&[0; OBJECT_HEADER_BYTES - ID_BYTES]);
-        }
+        Entry::Object {
+            header, stored_s, ..
+        } => bytes.extend_from_slice(&stamped(header, *stored_s)),
+        Entry::Removal(id) => bytes.extend_from_slice(&id.0),
+        Entry::Drop(namespace) => bytes.extend_from_slice(&namespace.0),
     }
+    bytes.resize(end, 0);
 }
 
 fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
@@ -128,16 +139,16 @@ fn read_entry(reader: &mut Reader<'_>) -> Option<Entry> {
     reader.zeros("kind", 3).ok()?;
     let offset = reader.u32("offset").ok()?;
     reader.zeros("reserved", 8).ok()?;
-    let mut rest = Reader::new(reader.bytes("entry", OBJECT_HEADER_BYTES).ok()?);
+    let bytes = reader.bytes("entry", OBJECT_HEADER_BYTES).ok()?;
+    let mut rest = Reader::new(bytes);
     match kind {
-        KIND_OBJECT => Some(Entry::Object {
-            header: ObjectHeader::read(&mut rest).ok()?,
+        KIND_OBJECT => read_stamped(bytes).map(|(header, stored_s)| Entry::Object {
+            header,
+            stored_s,
             offset,
         }),
-        KIND_REMOVAL => {
-            let id = ObjectId(rest.array("id").ok()?);
-            Some(Entry::Removal(id))
-        }
+        KIND_REMOVAL => Some(Entry::Removal(ObjectId(rest.array("id").ok()?))),
+        KIND_DROP => Some(Entry::Drop(NamespaceDigest(rest.array("namespace").ok()?))),
         _ => None,
     }
 }

@@ -18,6 +18,7 @@ use super::directory::{Directory, Flight, Job, OnLast, Pending, ReadJob};
 use super::opening::WritePolicy;
 use super::records::write_tag;
 use super::stat::{DiskCounters, DiskStat};
+use super::tenants::DiskTenant;
 use crate::guard::ReadPin;
 use crate::guard::WriteExtent;
 use crate::ram::{Published, RamStore};
@@ -71,11 +72,12 @@ impl DiskTier {
     ) {
         let shared = &self.shared;
         let mut directory = shared.directory.lock();
-        if directory.records.find(&id).is_some() {
+        if directory.find(&id).is_some() {
             drop(directory);
             return done(Published::Existed);
         }
-        let pin = match shared.ram.publish_pinned(extent, id, header) {
+        let stored_s = shared.ram.now_s();
+        let pin = match shared.ram.publish_pinned(extent, id, header, stored_s) {
             Ok(pin) => pin,
             Err(Published::Existed) => {
                 drop(directory);
@@ -108,6 +110,7 @@ impl DiskTier {
         let pending = Pending {
             ticket,
             write: header.write,
+            namespace: header.namespace,
             disk,
             waiters,
         };
@@ -150,13 +153,13 @@ impl DiskTier {
             return;
         }
         // Since RAM was asked its read may have ended: then it is there, and is not read again.
-        if let Some(pin) = shared.ram.find(&id) {
+        if let Some(pin) = shared.ram.find(&id, false) {
             drop(directory);
             return waiter(Fetched::Found(pin));
         }
         let record = match directory.closing {
             true => None,
-            false => directory.records.find(&id),
+            false => directory.find(&id),
         };
         let Some(record) = record else {
             drop(directory);
@@ -165,6 +168,8 @@ impl DiskTier {
         };
         shared.counters.hits.add(1);
         directory.records.touch(record);
+        let tenant = directory.tenant(record);
+        directory.tenants.read(tenant);
         let location = directory.records.location(record);
         directory.segment(location.place).readers += 1;
         let ticket = directory.ticket();
@@ -172,6 +177,7 @@ impl DiskTier {
         let flight = Flight {
             ticket,
             write: location.write,
+            namespace: directory.namespaces.name(location.namespace).digest,
             waiters,
         };
         directory.flights.insert(id, flight);
@@ -188,8 +194,8 @@ impl DiskTier {
 
     /// Whether the object is here, or on its way.
     pub(crate) fn contains(&self, id: &ObjectId) -> bool {
-        let directory = self.shared.directory.lock();
-        directory.records.find(id).is_some() || directory.pending.contains_key(id)
+        let mut directory = self.shared.directory.lock();
+        directory.find(id).is_some() || directory.pending.contains_key(id)
     }
 
     /// Removes an object from RAM and disks for good, only this write of it if one is named.
@@ -203,7 +209,7 @@ impl DiskTier {
         let shared = &self.shared;
         let mut directory = shared.directory.lock();
         let in_ram = shared.ram.remove(&id, write);
-        let record = directory.records.find(&id);
+        let record = directory.find(&id);
         let record = record.filter(|record| directory.is_write(*record, write));
         let named = |object: &mut Pending| write.is_none_or(|write| object.write == write);
         let pending = match directory.pending.get_mut(&id).is_some_and(named) {
@@ -223,8 +229,10 @@ impl DiskTier {
         let on_disk = record.is_some() || pending.is_some();
         let gone = in_ram || on_disk;
         let last = Arc::new(OnLast(Some(Box::new(move || done(gone)))));
-        if on_disk {
-            shared.counters.removed.add(1);
+        shared.counters.removed.add(u64::from(on_disk));
+        // One whose time is over may have left the index only, and a start whose clock went back
+        // would find it.
+        if on_disk || !directory.is_endless() {
             for (disk, work) in directory.disks.iter_mut().zip(&shared.work) {
                 if !disk.fenced {
                     let done = Arc::clone(&last);
@@ -244,18 +252,24 @@ impl DiskTier {
         }
     }
 
+    /// What a tenant holds here, by its name in the limits; without one, all that have none there.
+    pub(crate) fn tenant(&self, name: Option<&str>) -> DiskTenant {
+        self.shared.directory.lock().tenants.of(name)
+    }
+
     /// Numbers of this tier.
     #[must_use]
     pub fn stat(&self) -> DiskStat {
         let counters = &self.shared.counters;
         let directory = self.shared.directory.lock();
         DiskStat {
-            objects: directory.records.found() as u64,
-            bytes: directory.bytes,
+            objects: directory.sums.objects,
+            bytes: directory.sums.bytes,
+            namespaces: directory.namespaces.count() as u64,
             capacity_bytes: directory.capacity_bytes(),
             index_bytes: directory.records.memory_bytes() as u64,
             dirty_bytes: directory.dirty_bytes,
-            leased_bytes: directory.leased_bytes,
+            leased_bytes: directory.sums.leased_bytes,
             leases: directory.leases.count() as u64,
             recovered: counters.recovered.get(),
             torn: counters.torn.get(),
@@ -270,6 +284,7 @@ impl DiskTier {
             reinserted: counters.reinserted.get(),
             reinserted_bytes: counters.reinserted_bytes.get(),
             removed: counters.removed.get(),
+            expired: directory.expired,
             damaged: counters.damaged.get(),
             read_errors: counters.read_errors.get(),
             fenced: counters.fenced.get(),
@@ -305,7 +320,7 @@ mod tests {
     use tessera_proto::{KeyDigest, NamespaceDigest, TenantTag, checksum};
 
     use super::*;
-    use crate::config::StoreConfig;
+    use crate::config::{StoreConfig, TenantLimits};
     use crate::disk::{DiskConfig, FileDisk};
 
     #[test]
@@ -319,6 +334,7 @@ mod tests {
             write: WritePolicy::Through,
             objects_max: 100,
             readers: 1,
+            tenants: TenantLimits::default(),
         };
         let tier = DiskTier::open(ram.clone(), &config, vec![disk]).expect("an empty disk");
         let now = Instant(0);

@@ -4,8 +4,8 @@
 
 use std::io;
 
+use super::contents::{Event, StoredObject};
 use super::device::{BLOCK_BYTES, Buffer, Disk, read};
-use super::format::FooterEntry;
 use super::layout::UNIT_BYTES;
 use super::reader::Span;
 use super::recovery::{Found, header_of, recover, verifies};
@@ -24,6 +24,8 @@ pub struct DiskReport {
     pub bytes: u64,
     /// Removals.
     pub removals: u64,
+    /// Drops of a namespace.
+    pub drops: u64,
     /// Objects at the end of the log that are not whole, as the last ones before a crash may be.
     pub torn: u64,
     /// Other objects whose bytes do not verify. A node never gives them out.
@@ -56,26 +58,27 @@ fn check_segment(
     report: &mut DiskReport,
 ) -> io::Result<()> {
     let start = superblock.layout.segment_at(found.used.segment);
-    for entry in &found.entries {
-        if entry.length_bytes == 0 {
-            report.removals += 1;
-        } else if is_good(disk, start, entry) {
-            report.objects += 1;
-            report.bytes += u64::from(entry.length_bytes);
-        } else {
-            report.damaged += 1;
+    for event in found.contents.events() {
+        match event {
+            Event::Removal(_) => report.removals += 1,
+            Event::Drop(_) => report.drops += 1,
+            Event::Object(object) if is_good(disk, start, object) => {
+                report.objects += 1;
+                report.bytes += u64::from(object.length_bytes);
+            }
+            Event::Object(_) => report.damaged += 1,
         }
     }
     Ok(())
 }
 
-fn is_good(disk: &dyn Disk, start: u64, entry: &FooterEntry) -> bool {
-    let span = Span::at(entry.offset, entry.length_bytes);
+fn is_good(disk: &dyn Disk, start: u64, object: &StoredObject) -> bool {
+    let span = Span::at(object.offset, object.length_bytes);
     debug_assert!(span.skip.is_multiple_of(UNIT_BYTES) && span.skip < BLOCK_BYTES);
     let mut blocks = Buffer::new(span.blocks_bytes);
     if read(disk, start + span.at, blocks.bytes_mut()).is_err() {
         return false;
     }
     let image = &blocks.bytes()[span.skip..][..span.image_bytes];
-    header_of(image).is_some_and(|header| header.id() == entry.id && verifies(image, &header))
+    header_of(image).is_some_and(|header| header.id() == object.id && verifies(image, &header))
 }

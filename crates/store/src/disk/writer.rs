@@ -7,13 +7,16 @@
 //! One segment is open and one is free at any time; when the free one is opened, the oldest leaves
 //! (see `evict.rs`).
 
+use std::collections::HashSet;
 use std::io;
 use std::thread;
 
+use super::contents::NamespaceName;
 use super::directory::{Directory, Job, Segment, Use};
 use super::evict::CREDIT_SEGMENTS;
 use super::layout::fills_blocks;
 use super::log::{Log, Piece, batch_bytes};
+use super::namespaces::NamespaceId;
 use super::opening::WritePolicy;
 use super::records::{Location, Place, RecordId, write_tag};
 use super::recovery::Found;
@@ -35,6 +38,7 @@ pub(crate) fn run(shared: &Shared, disk: usize, log: Log, newest: Option<Found>)
         waiters: Vec::new(),
     };
     let mut healthy = writer.resume(newest);
+    writer.trim_all();
     while let Some(batch) = next_batch(shared, disk) {
         healthy = healthy.and_then(|()| writer.write(&batch));
         if healthy.is_err() {
@@ -61,7 +65,7 @@ fn next_batch(shared: &Shared, disk: usize) -> Option<Vec<Job>> {
     for job in jobs.iter().take(ENTRIES_MAX) {
         let more = match job {
             Job::Write { pin, .. } => pin.len() as u64,
-            Job::Removal { .. } => 0,
+            Job::Removal { .. } | Job::Drop { .. } => 0,
         };
         if count > 0 && bytes + more > BATCH_BYTES {
             break;
@@ -138,7 +142,7 @@ impl Writer<'_> {
             let (now, later) = rest.split_at(count.expect("there is room for one"));
             match self.log.append(&pieces[..now.len()]) {
                 Ok(offsets) => {
-                    let removes = now.iter().any(|job| matches!(job, Job::Removal { .. }));
+                    let removes = now.iter().any(|job| !matches!(job, Job::Write { .. }));
                     if removes || self.shared.write == WritePolicy::Synced {
                         self.log.disk().sync()?;
                     }
@@ -161,6 +165,7 @@ impl Writer<'_> {
         let segment = self.log.open_segment().expect("a batch was appended to it");
         let counters = &self.shared.counters;
         let mut directory = self.shared.directory.lock();
+        let mut beyond = HashSet::new();
         for (job, offset) in batch.iter().zip(offsets) {
             let Job::Write { ticket, pin } = job else {
                 continue;
@@ -174,12 +179,20 @@ impl Writer<'_> {
                 offset: *offset,
                 length_bytes: u32::try_from(header.length_bytes).expect("it fits a segment"),
                 write: write_tag(header.write),
+                stored_s: pin.stored_s(),
+                namespace: NamespaceId::NONE,
             };
-            directory.enter(&id, location);
+            directory.enter(&id, NamespaceName::of(header), location);
+            directory.tenants.wrote(header.tenant, header.length_bytes);
+            if directory.tenants.is_beyond(header.tenant) {
+                beyond.insert(header.tenant);
+            }
             counters.stored.add(1);
             counters.written_bytes.add(header.length_bytes);
             self.waiters.extend(pending.waiters);
         }
+        drop(directory);
+        beyond.into_iter().for_each(|tenant| self.trim(tenant));
     }
 
     /// Lets go of a batch: those that are still pending did not reach the disk.
@@ -331,10 +344,12 @@ impl Writer<'_> {
 fn piece(job: &Job) -> Piece<'_> {
     match job {
         Job::Removal { id, .. } => Piece::Removal(*id),
+        Job::Drop { namespace, .. } => Piece::Drop(*namespace),
         Job::Write { pin, .. } => {
             let image = pin.image();
             Piece::Object {
                 header: *pin.header(),
+                stored_s: pin.stored_s(),
                 bytes: if fills_blocks(pin.len()) { image } else { pin },
             }
         }

@@ -181,10 +181,10 @@ fn store_full_of_leases_refuses_until_they_end() {
 }
 
 #[test]
-fn probation_grows_until_what_comes_back_late_is_still_there() {
+fn what_comes_back_late_is_still_there() {
     let store = store(CAPACITY);
     let (length, fits) = (20_000, CAPACITY / 21_000);
-    // A full main queue that nobody asks for any more.
+    // A store full of what was read once, and that nobody asks for any more.
     for key in 0..fits {
         put(&store, key, 1, length, T0).expect("room");
         assert!(get(&store, key, T0).is_some());
@@ -209,6 +209,75 @@ fn probation_grows_until_what_comes_back_late_is_still_there() {
         rounds / 2
     );
     store.check_invariants();
+}
+
+#[test]
+fn prompt_leaves_from_its_end_whether_it_was_found_or_stored() {
+    let store = store(CAPACITY);
+    let (length, fits) = (20_000, CAPACITY / 20_480);
+    let prompt: Vec<u64> = (0..40).collect();
+    let ids: Vec<_> = prompt.iter().map(|key| id(*key)).collect();
+    let look_up = || {
+        let lease = store.acquire(OwnerId(1), &ids, 1, u64::MAX, T0).lease;
+        lease.map_or(0, |lease| store.release(lease, None))
+    };
+    // Of an empty store, one prompt is too large a part to be taken for one.
+    for key in 500..500 + fits {
+        put(&store, key, 1, length, T0).expect("room");
+    }
+    assert_eq!(look_up(), 0);
+    for key in &prompt {
+        put(&store, *key, 1, length, T0).expect("room");
+    }
+    let present = || {
+        let there: Vec<_> = prompt.iter().map(|key| store.contains(&id(*key))).collect();
+        let count = there.iter().filter(|there| **there).count();
+        assert!(
+            there[..count].iter().all(|there| *there),
+            "a gap: {there:?}"
+        );
+        count
+    };
+    let mut key = 2_000;
+    let mut flood = |least: usize| {
+        while present() > least {
+            key += 1;
+            put(&store, key, 1, length, T0).expect("room");
+            assert!(key < 2_000 + 40 * fits, "what nobody asks for leaves");
+        }
+    };
+    flood(20);
+    assert_eq!(look_up(), 20);
+    flood(0);
+    store.check_invariants();
+}
+
+#[test]
+fn object_that_a_lookup_holds_is_used_once_however_often_it_is_read_under_the_lease() {
+    let store = store(CAPACITY);
+    let order = || {
+        for key in [1, 2] {
+            put(&store, key, 1, 50_000, T0).expect("room");
+        }
+        let one = store.acquire(OwnerId(1), &[id(1)], 1, u64::MAX, T0).lease;
+        let two = store.acquire(OwnerId(1), &[id(2)], 1, u64::MAX, T0).lease;
+        // The lookup of the other was later, and its use counts for it; reads of this one do not.
+        for _ in 0..5 {
+            drop(store.pin(&id(1), one, T0).expect("leased"));
+        }
+        for lease in [one, two].into_iter().flatten() {
+            assert_eq!(store.release(lease, None), 1);
+        }
+    };
+    order();
+    for key in 100.. {
+        put(&store, key, 1, 50_000, T0).expect("room");
+        let there = [1, 2].map(|key| store.contains(&id(key)));
+        if there != [true, true] {
+            assert_eq!(there, [false, true], "the lookup of 1 was earlier");
+            break;
+        }
+    }
 }
 
 /// The hit rate of an LRU of `capacity` bytes that loses nothing to rounding.

@@ -5,6 +5,7 @@
 
 mod disk;
 mod eviction;
+mod expiry;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod leases;

@@ -8,14 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use tessera_proto::{Instant, LeaseId, WriteId, checksum};
 use tessera_store::{
-    LeaseLimits, OwnerId, Presence, Published, RamStore, ReadPin, ReserveRefusal, StoreConfig,
-    TenantLimits,
+    LeaseLimits, Lifetimes, OwnerId, Presence, Published, RamStore, ReadPin, ReserveRefusal,
+    StoreConfig, TenantLimits,
 };
 
-use crate::sample::{id, put};
+use crate::sample::{NAMESPACE_SHIFT, id, namespace_of, put};
+
+/// Times are multiples of this: leases end within a few seconds, as objects do.
+const TICK_NS: u64 = 50_000_000;
+const LIFETIME_S: u32 = 3;
 
 const LIMITS: LeaseLimits = LeaseLimits {
-    ttl_ns_max: 40,
+    ttl_ns_max: 40 * TICK_NS,
     store_bytes_max: 120_000,
     owner_bytes_max: 90_000,
     owner_leases_max: 3,
@@ -53,13 +57,21 @@ enum Step {
     LoseOwner {
         owner: u64,
     },
+    Drop {
+        key: u64,
+    },
     Wait {
         nanos: u64,
     },
 }
 
+/// Keys of two namespaces.
+fn keyed(number: u64) -> u64 {
+    number | (number % 2) << NAMESPACE_SHIFT
+}
+
 fn step() -> impl Strategy<Value = Step> {
-    let key = || 0..24_u64;
+    let key = || (0..24_u64).prop_map(keyed);
     let keys = || prop::collection::vec(key(), 1..6);
     let which = || any::<prop::sample::Index>();
     let length = prop_oneof![4 => 1..3_000_u64, 2 => 60_000..70_000_u64, 1 => 90_000..200_000_u64];
@@ -70,11 +82,15 @@ fn step() -> impl Strategy<Value = Step> {
         2 => which().prop_map(|which| Step::Unpin { which }),
         1 => (key(), 0..3_u8).prop_map(|(key, which_write)| Step::Remove { key, which_write }),
         4 => (0..3_u64, keys(), 1..80_u64, prop_oneof![Just(u64::MAX), 0..80_000_u64]).prop_map(
-            |(owner, keys, ttl_ns, max_bytes)| Step::Acquire { owner, keys, ttl_ns, max_bytes }),
+            |(owner, keys, ticks, max_bytes)| {
+                let ttl_ns = ticks * TICK_NS;
+                Step::Acquire { owner, keys, ttl_ns, max_bytes }
+            }),
         2 => (which(), prop::option::of(keys()))
             .prop_map(|(which, keys)| Step::Release { which, keys }),
         1 => (0..3_u64).prop_map(|owner| Step::LoseOwner { owner }),
-        2 => (1..30_u64).prop_map(|nanos| Step::Wait { nanos }),
+        1 => key().prop_map(|key| Step::Drop { key }),
+        2 => (1..30_u64).prop_map(|ticks| Step::Wait { nanos: ticks * TICK_NS }),
     ]
 }
 
@@ -96,6 +112,8 @@ struct Model {
     writes: u64,
     /// What may be found: write and length by key.
     objects: BTreeMap<u64, (u64, u64)>,
+    /// When it was stored, seconds.
+    stored: BTreeMap<u64, u64>,
     leases: Vec<ModelLease>,
     pins: Vec<(Write, ReadPin)>,
 }
@@ -107,6 +125,11 @@ impl Model {
             max_object_bytes: 160_000,
             leases: LIMITS,
             tenants: TenantLimits::default(),
+            lifetimes: Lifetimes {
+                named: Vec::new(),
+                others: Some(LIFETIME_S),
+            },
+            epoch_s: 0,
             fault_threads: 1,
         };
         Self {
@@ -114,6 +137,7 @@ impl Model {
             now: Instant(0),
             writes: 0,
             objects: BTreeMap::new(),
+            stored: BTreeMap::new(),
             leases: Vec::new(),
             pins: Vec::new(),
         }
@@ -151,6 +175,18 @@ impl Model {
                 let holds = lost.map(|lease| lease.holds.len() as u64).sum::<u64>();
                 assert_eq!(self.store.release_owner(OwnerId(owner)), holds);
             }
+            Step::Drop { key } => {
+                let mut there = 0;
+                self.objects.retain(|other, (_, length)| {
+                    let stays = namespace_of(*other) != namespace_of(key);
+                    let found = self.store.contains(&id(*other));
+                    there += if !stays && found { *length } else { 0 };
+                    stays
+                });
+                let dropped = self.store.drop_namespace(namespace_of(key));
+                // What is over and still takes room is dropped as well.
+                assert!(dropped.ram_bytes >= there);
+            }
             Step::Wait { nanos } => {
                 self.now = self.now.after_nanos(nanos);
                 let now = self.now;
@@ -173,22 +209,39 @@ impl Model {
         self.store.check_invariants();
     }
 
-    /// The object is not found: allowed if nobody holds it.
+    fn now_s(&self) -> u64 {
+        self.now.0 / 1_000_000_000
+    }
+
+    /// Whether the time of an object is over.
+    fn is_over(&self, key: u64) -> bool {
+        self.now_s() - self.stored[&key] >= u64::from(LIFETIME_S)
+    }
+
+    fn is_leased(&self, key: u64) -> bool {
+        let write = self.objects.get(&key).map(|(write, _)| (key, *write));
+        let mut holds = self.leases.iter().filter_map(|lease| lease.holds.get(&key));
+        holds.any(|(leased, _)| Some(*leased) == write)
+    }
+
+    /// The object is not found: allowed if nobody holds it, or if its time is over and nobody
+    /// leases it.
     fn believe_missing(&mut self, key: u64) {
+        let leased = self.is_leased(key);
         if let Some((write, _)) = self.objects.remove(&key) {
             let write = (key, write);
             let pinned = self.pins.iter().any(|(pinned, _)| *pinned == write);
-            let leased = self.leases.iter().any(|lease| {
-                lease
-                    .holds
-                    .get(&key)
-                    .is_some_and(|(leased, _)| *leased == write)
-            });
             assert!(
-                !pinned && !leased,
+                !leased && (!pinned || self.is_over(key)),
                 "{write:?} was evicted while it was held"
             );
         }
+    }
+
+    /// The object is found: its time is not over, or somebody leases it.
+    fn believe_found(&self, key: u64) {
+        assert!(self.objects.contains_key(&key));
+        assert!(!self.is_over(key) || self.is_leased(key), "it is too old");
     }
 
     fn put(&mut self, key: u64, length: u64) {
@@ -197,8 +250,9 @@ impl Model {
             Ok(Published::Stored) => {
                 self.believe_missing(key);
                 self.objects.insert(key, (self.writes, length));
+                self.stored.insert(key, self.now_s());
             }
-            Ok(Published::Existed) => assert!(self.objects.contains_key(&key)),
+            Ok(Published::Existed) => self.believe_found(key),
             Ok(Published::Mismatch) => panic!("the header is right"),
             Err(ReserveRefusal::TooLarge) => assert!(length > 160_000),
             Err(ReserveRefusal::NoSpace) => {
@@ -216,6 +270,7 @@ impl Model {
             self.believe_missing(key);
             return None;
         };
+        self.believe_found(key);
         let (write, length) = self.objects[&key];
         assert_eq!(
             (pin.header().write, pin.len() as u64),
@@ -270,9 +325,13 @@ impl Model {
         let mut holds = BTreeMap::new();
         for (key, item) in keys.iter().zip(&acquired.items) {
             if item.presence == Presence::Missing {
-                self.believe_missing(*key);
+                // What another lease keeps beyond its time is there, but no new lease keeps it.
+                if !(self.is_leased(*key) && self.is_over(*key)) {
+                    self.believe_missing(*key);
+                }
                 continue;
             }
+            assert!(!self.is_over(*key), "a lease on what is over");
             let (write, length) = self.objects[key];
             let hold = ((*key, write), length);
             let store_bytes: u64 = leased.iter().map(|(_, length)| length).sum();
@@ -302,7 +361,10 @@ impl Model {
         }
         assert_eq!(acquired.lease.is_some(), !full && !holds.is_empty());
         if let Some(id) = acquired.lease {
-            assert_eq!(acquired.deadline, self.now.after_nanos(ttl_ns.min(40)));
+            assert_eq!(
+                acquired.deadline,
+                self.now.after_nanos(ttl_ns.min(LIMITS.ttl_ns_max))
+            );
             let deadline = acquired.deadline;
             self.leases.push(ModelLease {
                 id,
@@ -342,8 +404,8 @@ proptest! {
         }
         model.pins.clear();
         model.store.expire(Instant::NEVER);
-        for key in 0..24 {
-            model.store.remove(&id(key), None);
+        for number in 0..24 {
+            model.store.remove(&id(keyed(number)), None);
         }
         model.store.check_invariants();
         let stat = model.store.stat();

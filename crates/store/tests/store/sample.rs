@@ -46,10 +46,18 @@ pub(crate) fn tenant_of(key: u64) -> TenantTag {
     }
 }
 
+/// Keys of another namespace than the usual one have it in these bits.
+pub(crate) const NAMESPACE_SHIFT: u32 = 32;
+
+pub(crate) fn namespace_of(key: u64) -> NamespaceDigest {
+    let number = (key >> NAMESPACE_SHIFT).to_le_bytes()[0];
+    NamespaceDigest([7 ^ number; 32])
+}
+
 /// The header of write `write` of object `key` with this payload.
 pub(crate) fn header(key: u64, write: u64, payload: &[u8]) -> ObjectHeader {
     ObjectHeader {
-        namespace: NamespaceDigest([7; 32]),
+        namespace: namespace_of(key),
         key: digest(key),
         layout: 3,
         length_bytes: payload.len() as u64,

@@ -63,6 +63,7 @@ fn tenant_at_its_quota_evicts_its_own_objects_and_nobody_elses() {
         objects,
         bytes: objects * LENGTH,
         evictions,
+        ..TenantStat::default()
     };
     assert_eq!(usage(&store), [expected("1", 11, 189), expected("", 20, 0)]);
     assert!(store.stat().free_bytes > CAPACITY / 2);

@@ -31,7 +31,7 @@ fn load(engine: &Engine, request: &str, first: u32) {
 }
 
 fn abort(engine: &Engine, request: &str) {
-    assert!(!engine.scheduler.finished(request).unwrap());
+    assert_eq!(engine.scheduler.finished(request, None), Ok(None));
     engine.execute(&engine.plan(&StepInput::default()));
 }
 

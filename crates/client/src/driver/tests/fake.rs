@@ -40,6 +40,20 @@ pub(super) enum Fault {
     Stuck,
 }
 
+/// What the nodes say when they are asked what they have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Word {
+    Truth,
+    /// That they have nothing.
+    Denial,
+    /// That they have what came first, and of the rest nothing.
+    Short,
+    /// Nothing, until the deadline.
+    Silence,
+    /// The code itself fails.
+    Panic,
+}
+
 #[derive(Debug, Default)]
 struct Nodes {
     objects: Mutex<HashMap<ObjectId, (ObjectHeader, Vec<u8>)>>,
@@ -56,7 +70,13 @@ pub(super) struct Fake {
     pub(super) gate: Arc<Mutex<Option<Arc<Semaphore>>>>,
     /// Lookups are not answered.
     pub(super) deaf: Arc<Mutex<bool>>,
+    pub(super) word: Arc<Mutex<Word>>,
+    /// Probes wait for a permit while it is set.
+    pub(super) probe_gate: Arc<Mutex<Option<Arc<Semaphore>>>>,
+    pub(super) probes: Arc<AtomicUsize>,
     pub(super) fetches: Arc<AtomicUsize>,
+    /// Payloads that were sent.
+    pub(super) stores: Arc<AtomicUsize>,
     pub(super) shutdowns: Arc<AtomicUsize>,
     /// Calls to end all connections that will fail themselves.
     pub(super) broken_shutdowns: Arc<AtomicUsize>,
@@ -69,7 +89,11 @@ impl Fake {
             fault: Arc::new(Mutex::new(Fault::None)),
             gate: Arc::default(),
             deaf: Arc::default(),
+            word: Arc::new(Mutex::new(Word::Truth)),
+            probe_gate: Arc::default(),
+            probes: Arc::default(),
             fetches: Arc::default(),
+            stores: Arc::default(),
             shutdowns: Arc::default(),
             broken_shutdowns: Arc::default(),
         }
@@ -115,6 +139,12 @@ impl Fake {
     pub(super) fn hold(&self) -> Arc<Semaphore> {
         let gate = Arc::new(Semaphore::new(0));
         *self.gate.lock() = Some(Arc::clone(&gate));
+        gate
+    }
+
+    pub(super) fn hold_probes(&self) -> Arc<Semaphore> {
+        let gate = Arc::new(Semaphore::new(0));
+        *self.probe_gate.lock() = Some(Arc::clone(&gate));
         gate
     }
 
@@ -183,6 +213,29 @@ impl Remote for Fake {
         }
     }
 
+    async fn probe(&self, ids: Vec<ObjectId>, deadline: Instant) -> Vec<bool> {
+        let (word, gate) = (*self.word.lock(), self.probe_gate.lock().clone());
+        self.probes.fetch_add(1, Ordering::Relaxed);
+        if let Some(gate) = gate {
+            gate.acquire().await.unwrap().forget();
+        }
+        match word {
+            Word::Truth | Word::Short => {}
+            Word::Denial => return vec![false; ids.len()],
+            Word::Silence => {
+                tokio::time::sleep_until(deadline).await;
+                return vec![false; ids.len()];
+            }
+            Word::Panic => panic!("injected: the probe itself fails"),
+        }
+        let objects = self.nodes.objects.lock();
+        let mut said: Vec<_> = ids.iter().map(|id| objects.contains_key(id)).collect();
+        if word == Word::Short {
+            said.truncate(1);
+        }
+        said
+    }
+
     async fn fetch(
         &self,
         expectation: Expectation,
@@ -220,6 +273,7 @@ impl Remote for Fake {
         segments: Segments,
         _deadline: Instant,
     ) -> (StoreOutcome, Segments) {
+        self.stores.fetch_add(1, Ordering::Relaxed);
         let gate = self.gate.lock().clone();
         if let Some(gate) = gate {
             gate.acquire().await.unwrap().forget();

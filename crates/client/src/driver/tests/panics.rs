@@ -4,7 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use tessera_lifecycle::scheduler::StepInput;
 use tessera_transport::{FenceSide, SimDevice};
 
 use super::engine::{Engine, Worker, config};
@@ -126,6 +128,58 @@ fn l02_a_panic_of_a_fence_inside_a_hook_stops_the_worker() {
         assert_panics(|| engine.workers[0].driver.begin_step(&plan));
         assert_stops(engine);
     }
+}
+
+/// An engine whose only fetch at a time never ends, and a load that is queued behind it. The fence
+/// behind that load panics in whichever hook calls the load off.
+fn queued(load_timeout: Duration) -> Engine {
+    let device = device();
+    device.answer_promptly();
+    let mut config = config("hybrid", "async", 1);
+    config.options.max_loads = 1;
+    config.options.load_timeout = load_timeout;
+    let devices = [Some(Arc::clone(&device))];
+    let engine = Engine::on(&config, &saved(), &devices);
+    let remote = &engine.workers[0].remote;
+    *remote.fault.lock() = Fault::Stuck;
+    engine.execute(&engine.order("other", &engine.tables(1, 32), TOKENS));
+    eventually("it moves", || remote.fetches.load(Ordering::Relaxed) == 1);
+    engine.execute(&engine.order("r", &engine.tables(20, 32), TOKENS));
+    device.break_fences(FenceSide::After, 1);
+    engine
+}
+
+/// Calls `hook` until the deadline of the queued load lets it panic.
+fn assert_stops_in<T>(hook: impl Fn(&Worker) -> T) {
+    let engine = queued(Duration::from_millis(20));
+    let worker = &engine.workers[0];
+    eventually("the hook panics", || {
+        catch_unwind(AssertUnwindSafe(|| hook(worker))).is_err()
+    });
+    assert!(worker.driver.is_stopped());
+    assert_stops(engine);
+}
+
+#[test]
+fn a_panic_inside_a_collection_stops_the_worker() {
+    assert_stops_in(|worker| worker.driver.poll().map(drop));
+}
+
+#[test]
+fn a_panic_inside_the_question_for_rest_stops_the_worker() {
+    assert_stops_in(|worker| worker.driver.is_idle());
+}
+
+#[test]
+fn a_panic_inside_a_preemption_stops_the_worker() {
+    let engine = queued(Duration::from_secs(20));
+    let plan = engine.plan(&StepInput {
+        preempted: vec!["r".into()],
+        ..StepInput::default()
+    });
+    assert_panics(|| engine.workers[0].driver.preempt(&plan));
+    assert!(engine.workers[0].driver.is_stopped());
+    assert_stops(engine);
 }
 
 #[test]

@@ -160,7 +160,7 @@ fn l05_a_cancelled_load_is_over_when_its_io_is() {
     eventually("two are under way", || {
         worker.remote.fetches.load(Ordering::Relaxed) == 2
     });
-    assert!(!engine.scheduler.finished("r").unwrap());
+    assert_eq!(engine.scheduler.finished("r", None), Ok(None));
     engine.execute(&engine.plan(&StepInput::default()));
     worker.assert_nothing_more();
     assert!(nodes.leased() > 0, "what is under way keeps its leases");
@@ -245,7 +245,10 @@ fn l13_shutdown_joins_what_is_under_way_keeps_its_outcome_and_closes_once() {
     assert_eq!(worker.driver.poll(), Err(DriverError::Closed));
     engine.scheduler.shutdown();
     engine.scheduler.shutdown();
-    assert_eq!(engine.scheduler.finished("r"), Err(DriverError::Closed));
+    assert_eq!(
+        engine.scheduler.finished("r", None),
+        Err(DriverError::Closed)
+    );
     assert!(engine.scheduler.lookup("r", 9, 0, &[], true).is_err());
     assert_eq!(
         engine.scheduler.metrics().machine.loads,

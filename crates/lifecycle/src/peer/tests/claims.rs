@@ -7,8 +7,8 @@ use super::scene::{
     received, sent, transfer,
 };
 use crate::peer::{
-    ConnectionId, FenceKind, LentPart, Message, Mode, PartAttempt, PartId, PeerEvent, Proof,
-    Refusal, Side,
+    BlockRef, ConnectionId, EARLY_CLAIM_MS, FenceKind, LentPart, Message, Mode, PartAttempt,
+    PartId, PeerEvent, Proof, Refusal, Side,
 };
 use crate::shape::LayoutClass::Request;
 
@@ -119,11 +119,100 @@ fn a_claim_with_another_generation_is_refused() {
 }
 
 #[test]
+fn who_pulls_may_leave_blocks_out_and_is_lent_nothing_of_them() {
+    let mut scene = offered();
+    let mut fewer = blocks(1, 0, false);
+    let left_out = fewer[0];
+    fewer[0].block = BlockRef::NULL;
+    let parts = vec![LentPart {
+        at: at(0),
+        blocks: fewer.clone(),
+    }];
+    let transfer = transfer(1);
+    scene.hear(Message::Claim { transfer, parts });
+    assert_eq!(grants(&mut scene), 1);
+    let lent = scene.root.lent(PEER, FIRST, transfer, under(1)).unwrap();
+    assert_eq!(lent, fewer);
+    assert!(!lent.contains(&left_out));
+}
+
+#[test]
+fn who_pushes_leaves_no_block_out() {
+    let mut scene = Scene::new(Request);
+    scene.order(&order(1, Mode::Write, Side::Destination, 1));
+    scene.connect(FIRST);
+    let mut fewer = blocks(1, 0, false);
+    fewer[0].block = BlockRef::NULL;
+    let parts = vec![LentPart {
+        at: at(0),
+        blocks: fewer,
+    }];
+    let transfer = transfer(1);
+    scene.hear(Message::Claim { transfer, parts });
+    assert_eq!(refusals(&mut scene), [Refusal::Stale]);
+}
+
+/// Prefill that is connected and has no order yet.
+fn before_its_order() -> Scene {
+    let mut scene = Scene::new(Request);
+    scene.connect(FIRST);
+    scene.hear(claim(1, 0, 1));
+    assert_eq!(scene.root.tables().early, 1);
+    scene.sent.clear();
+    scene
+}
+
+#[test]
+fn a_claim_that_comes_before_its_order_is_granted_with_it() {
+    for waited_ms in [0, EARLY_CLAIM_MS] {
+        let mut scene = before_its_order();
+        scene.wait(waited_ms);
+        scene.passes(2);
+        assert_eq!(scene.sent, [], "it is neither granted nor refused");
+        scene.order(&order(1, Mode::Read, Side::Source, 1));
+        assert_eq!(grants(&mut scene), 1);
+        assert_eq!(scene.root.tables().early, 0);
+        scene.hear(release(0, Proof::Clean));
+        scene.passes(2);
+        assert_eq!(scene.results(), sent(&[1]));
+    }
+}
+
+#[test]
+fn a_claim_whose_order_does_not_come_is_refused_in_bounded_time() {
+    let mut scene = before_its_order();
+    let end = scene.now.after_millis(EARLY_CLAIM_MS).after_nanos(1);
+    assert_eq!(scene.root.poll_timeout(), Some(end));
+    scene.wait(EARLY_CLAIM_MS);
+    assert_eq!(refusals(&mut scene), []);
+    scene.now = end;
+    scene.tick();
+    assert_eq!(refusals(&mut scene), [Refusal::Unknown]);
+    assert_eq!(scene.root.tables().early, 0);
+}
+
+#[test]
+fn a_claim_that_waits_ends_with_its_connection_and_with_its_release() {
+    let mut scene = before_its_order();
+    scene.disconnect();
+    assert_eq!(scene.root.tables().early, 0);
+    let mut scene = before_its_order();
+    scene.hear(release(0, Proof::NeverPosted));
+    assert_eq!(scene.root.tables().early, 0);
+    scene.sent.clear();
+    scene.order(&order(1, Mode::Read, Side::Source, 1));
+    assert_eq!(grants(&mut scene), 0);
+}
+
+#[test]
 fn unknown_transfers_and_parts_are_refused_and_counted() {
     let mut scene = offered();
     scene.hear(claim(9, 0, 1));
     scene.hear(claim(1, 7, 1));
-    assert_eq!(refusals(&mut scene), [Refusal::Unknown; 2]);
+    assert_eq!(refusals(&mut scene), [Refusal::Unknown]);
+    // The first may be early.
+    scene.wait(EARLY_CLAIM_MS + 1);
+    assert_eq!(refusals(&mut scene), [Refusal::Unknown]);
     assert_eq!(scene.root.counters().refused_claims, 2);
 }
 

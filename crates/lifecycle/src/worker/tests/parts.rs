@@ -137,3 +137,36 @@ fn saves_of_groups_that_the_shape_lacks_are_skipped_and_counted() {
     assert_eq!(scene.saves.len(), 1);
     assert_eq!(scene.root.counters().saves_skipped, 2);
 }
+
+#[test]
+fn l15_what_a_step_will_save_is_asked_for_when_it_begins_by_the_rank_that_saves() {
+    for (tp, objects) in [(0, 2), (1, 1)] {
+        let mut scene = Scene::with(&hybrid(), rank(tp), 2, WorkerLimits::default());
+        let empty = scene.plan();
+        scene.begin(&empty);
+        let mut plan = scene.plan();
+        plan.saves = vec![save(0, &[1, 2]), save(1, &[2]), save(9, &[1])];
+        scene.begin(&plan);
+        scene.begin(&plan);
+        let asked = scene.probes.concat();
+        assert_eq!((scene.probes.len(), asked.len()), (1, objects), "rank {tp}");
+        scene.root.end_step();
+        scene.drain();
+        let saved: Vec<_> = scene.saves.iter().map(|save| save.key).collect();
+        assert_eq!(asked, saved, "rank {tp}");
+        assert_eq!(scene.probes.len(), 1, "rank {tp}");
+    }
+}
+
+#[test]
+fn a_probe_asks_for_no_more_than_can_be_saved() {
+    let limits = WorkerLimits {
+        saves: 2,
+        ..WorkerLimits::default()
+    };
+    let mut scene = Scene::with(&full(), rank(0), 1, limits);
+    let mut plan = scene.plan();
+    plan.saves = vec![save(0, &[1, 2]); 5];
+    scene.begin(&plan);
+    assert_eq!(scene.probes.concat().len(), 2);
+}

@@ -1,6 +1,6 @@
 //! A machine, plans for it, and everything that it commands.
 
-use tessera_proto::{Instant, NamespaceDigest, Topology};
+use tessera_proto::{Instant, KeyDigest, NamespaceDigest, Topology};
 
 use crate::ids::{Attempt, LoadId, RequestKey};
 use crate::metadata::{ChunkHash, LeaseOrder, LoadOrder, SaveOrder, StepPlan};
@@ -17,6 +17,7 @@ pub(super) struct Scene {
     pub(super) now: Instant,
     pub(super) fences: Vec<(LoadId, Phase)>,
     pub(super) fetches: Vec<Fetch>,
+    pub(super) probes: Vec<Vec<KeyDigest>>,
     pub(super) saves: Vec<Save>,
     step: u64,
 }
@@ -69,6 +70,7 @@ impl Scene {
             now: Instant(5),
             fences: Vec::new(),
             fetches: Vec::new(),
+            probes: Vec::new(),
             saves: Vec::new(),
             step: 0,
         }
@@ -79,6 +81,7 @@ impl Scene {
             match command {
                 WorkerCommand::Fence { load, phase } => self.fences.push((load, phase)),
                 WorkerCommand::Fetch(fetch) => self.fetches.push(fetch),
+                WorkerCommand::Probe(keys) => self.probes.push(keys),
                 WorkerCommand::Save(save) => self.saves.push(save),
             }
         }

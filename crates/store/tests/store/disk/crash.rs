@@ -1,6 +1,6 @@
 //! A crash at every write: of the process, where what was written is there, and of power, where
-//! only what was synced is. Nothing acknowledged is lost, nothing removed comes back, no byte is
-//! wrong.
+//! only what was synced is. Nothing acknowledged is lost, nothing removed or dropped comes back, no
+//! byte is wrong.
 
 use std::collections::HashMap;
 use std::slice;
@@ -10,15 +10,15 @@ use tessera_store::{DiskConfig, Published, Store, WritePolicy};
 
 use super::memory::{End, MemoryDisk};
 use super::support::{
-    Answer, KIB, MIB, SEGMENT, begin_put, begin_remove, config, get, put, try_open,
+    Answer, KIB, MIB, SEGMENT, begin_drop, begin_put, begin_remove, config, get, put, try_open,
 };
-use crate::sample::Numbers;
+use crate::sample::{NAMESPACE_SHIFT, Numbers, namespace_of};
 
 /// What is known of a key: writes and removals, each with the events before and after which it
 /// was asked for and acknowledged.
 #[derive(Debug)]
 struct Step {
-    /// The write; none for a removal.
+    /// The write; none for a removal and for the drop of its namespace.
     write: Option<(u64, u64)>,
     asked: usize,
     acknowledged: usize,
@@ -31,6 +31,13 @@ enum Waiting {
     Remove(Answer<bool>, u64, Step),
 }
 
+/// Keys that are used, of two namespaces.
+const KEYS: u64 = 24;
+
+fn keyed(number: u64) -> u64 {
+    number | (number % 2) << NAMESPACE_SHIFT
+}
+
 /// Runs stores and removals in groups that overlap, and notes when each was asked and answered.
 fn live(store: &Store, disk: &MemoryDisk, numbers: &mut Numbers, groups: u64) -> History {
     let mut history = History::new();
@@ -39,7 +46,7 @@ fn live(store: &Store, disk: &MemoryDisk, numbers: &mut Numbers, groups: u64) ->
         let mut waiting = Vec::new();
         let mut touched = Vec::new();
         for _ in 0..1 + numbers.below(8) {
-            let key = numbers.below(24);
+            let key = keyed(numbers.below(KEYS));
             if touched.contains(&key) {
                 continue;
             }
@@ -68,6 +75,12 @@ fn live(store: &Store, disk: &MemoryDisk, numbers: &mut Numbers, groups: u64) ->
                 waiting.push(Waiting::Put(answer, key, step(Some((write, length)))));
             }
         }
+        // Behind what is still on its way.
+        let dropping = (numbers.below(6) == 0).then(|| {
+            let key = keyed(numbers.below(KEYS));
+            let asked = disk.events();
+            (key, asked, begin_drop(store, key))
+        });
         for one in waiting {
             let (key, mut step) = match one {
                 Waiting::Put(answer, key, step) => {
@@ -81,6 +94,19 @@ fn live(store: &Store, disk: &MemoryDisk, numbers: &mut Numbers, groups: u64) ->
             };
             step.acknowledged = disk.events();
             history.entry(key).or_default().push(step);
+        }
+        if let Some((key, asked, answer)) = dropping {
+            answer.wait();
+            let acknowledged = disk.events();
+            for other in (0..KEYS).map(keyed) {
+                if namespace_of(other) == namespace_of(key) {
+                    history.entry(other).or_default().push(Step {
+                        write: None,
+                        asked,
+                        acknowledged,
+                    });
+                }
+            }
         }
     }
     history

@@ -122,13 +122,13 @@ fn format_of_another_version_is_refused_by_its_number() {
     drop(store(folder.path()));
     let path = folder.path().join("tessera.data");
     let mut bytes = fs::read(&path).expect("there");
-    bytes[8] = 2;
-    bytes[4_096 + 8] = 2;
+    bytes[8] = 3;
+    bytes[4_096 + 8] = 3;
     fs::write(&path, &bytes).expect("room");
     let refused = DataFolder::open(folder.path(), None)
         .err()
-        .expect("version 2");
-    assert!(refused.to_string().contains("format 2"), "{refused}");
+        .expect("version 3");
+    assert!(refused.to_string().contains("format 3"), "{refused}");
     assert_eq!(fs::read(&path).expect("there"), bytes);
 }
 
@@ -163,8 +163,8 @@ fn folder_is_removed_whatever_its_version_but_not_under_a_node_nor_if_it_is_fore
     drop(used);
     let path = folder.join("tessera.data");
     let mut bytes = fs::read(&path).expect("there");
-    bytes[8] = 2;
-    bytes[4_096 + 8] = 2;
+    bytes[8] = 3;
+    bytes[4_096 + 8] = 3;
     fs::write(&path, &bytes).expect("room");
     assert_eq!(DataFolder::remove(&folder).ok(), Some(true));
     assert!(!folder.exists());

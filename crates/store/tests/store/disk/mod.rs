@@ -6,7 +6,9 @@
 
 mod conformance;
 mod crash;
+mod drops;
 mod eviction;
+mod expiry;
 mod faults;
 mod folders;
 mod format;
@@ -14,4 +16,5 @@ mod leases;
 mod memory;
 mod model;
 mod support;
+mod tenants;
 mod tiers;

@@ -9,12 +9,12 @@ use std::time::Duration;
 use tessera_proto::WriteId;
 use tessera_proto::checksum;
 use tessera_store::{
-    Disk, DiskConfig, DiskTier, Fetched, OpenError, Published, RamStore, ReserveRefusal, Store,
-    StoreConfig, WritePolicy,
+    Disk, DiskConfig, DiskTier, Dropped, Fetched, OpenError, Published, RamStore, ReserveRefusal,
+    Store, StoreConfig, TenantLimits, WritePolicy,
 };
 
 use super::memory::MemoryDisk;
-use crate::sample::{T0, fill, header, id};
+use crate::sample::{T0, fill, header, id, namespace_of};
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;
@@ -29,6 +29,7 @@ pub(crate) fn config() -> DiskConfig {
         write: WritePolicy::Through,
         objects_max: 100_000,
         readers: 2,
+        tenants: TenantLimits::default(),
     }
 }
 
@@ -37,7 +38,15 @@ pub(crate) fn try_open(
     config: &DiskConfig,
     disks: &[Arc<MemoryDisk>],
 ) -> Result<Store, OpenError> {
-    let ram = RamStore::new(StoreConfig::with_capacity(ram_bytes)).expect("a small arena");
+    try_open_with(StoreConfig::with_capacity(ram_bytes), config, disks)
+}
+
+pub(crate) fn try_open_with(
+    ram: StoreConfig,
+    config: &DiskConfig,
+    disks: &[Arc<MemoryDisk>],
+) -> Result<Store, OpenError> {
+    let ram = RamStore::new(ram).expect("a small arena");
     let disks = disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Disk>);
     let tier = DiskTier::open(ram.clone(), config, disks.collect())?;
     Ok(Store::new(ram, Some(tier)))
@@ -45,6 +54,15 @@ pub(crate) fn try_open(
 
 pub(crate) fn open(ram_bytes: u64, disk: &Arc<MemoryDisk>) -> Store {
     try_open(ram_bytes, &config(), std::slice::from_ref(disk)).expect("a disk of ours")
+}
+
+/// A store whose time begins in second `epoch_s`.
+pub(crate) fn open_at(ram_bytes: u64, epoch_s: u32, disk: &Arc<MemoryDisk>) -> Store {
+    let ram = StoreConfig {
+        epoch_s,
+        ..StoreConfig::with_capacity(ram_bytes)
+    };
+    try_open_with(ram, &config(), std::slice::from_ref(disk)).expect("a disk of ours")
 }
 
 /// An answer that is still to come.
@@ -122,6 +140,20 @@ pub(crate) fn begin_remove(store: &Store, key: u64, write: Option<u64>) -> Answe
 
 pub(crate) fn remove(store: &Store, key: u64) -> bool {
     begin_remove(store, key, None).wait()
+}
+
+/// Begins to drop the namespace of a key.
+pub(crate) fn begin_drop(store: &Store, key: u64) -> Answer<Dropped> {
+    let (sender, receiver) = channel();
+    let sender = parking_lot::Mutex::new(sender);
+    store.drop_namespace(namespace_of(key), move |dropped| {
+        let _ = sender.into_inner().send(dropped);
+    });
+    Answer(receiver)
+}
+
+pub(crate) fn drop_namespace(store: &Store, key: u64) -> Dropped {
+    begin_drop(store, key).wait()
 }
 
 /// Pushes everything out of RAM that is not held, with objects that no test reads.

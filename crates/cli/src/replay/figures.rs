@@ -1,0 +1,111 @@
+//! What a replay says: a row for each capacity, as a table and as JSON.
+//!
+//! Called by the command. Hit rates are tokens found, in percent of the tokens asked for.
+
+use serde::Serialize;
+
+use super::cache::Tally;
+use super::latency::Quantiles;
+use crate::units::format_size;
+
+/// One capacity.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Row {
+    /// Capacity in percent of the working set.
+    pub(crate) capacity_percent: f64,
+    /// The same in blocks,
+    pub(crate) capacity_blocks: u64,
+    /// and in payload bytes.
+    pub(crate) capacity_bytes: u64,
+    /// Hit rate of Tessera, percent,
+    pub(crate) tessera: f64,
+    /// of LRU,
+    pub(crate) lru: f64,
+    /// and of Belady.
+    pub(crate) belady: f64,
+    /// Payload bytes that Tessera found.
+    pub(crate) hit_bytes: u64,
+}
+
+/// The result.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Figures {
+    /// The file.
+    pub(crate) trace: String,
+    /// The node, or none for a store in this process.
+    pub(crate) node: Option<String>,
+    pub(crate) requests: u64,
+    pub(crate) tokens: u64,
+    /// Blocks asked for, and different ones.
+    pub(crate) blocks: u64,
+    pub(crate) unique_blocks: u64,
+    pub(crate) object_bytes: u64,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) latency: Vec<Quantiles>,
+    /// Reads of leased objects and stores that a node did not answer well.
+    pub(crate) failed: u64,
+}
+
+impl Row {
+    /// Of a capacity in blocks, from what the three caches came to.
+    pub(crate) fn new(
+        (capacity_blocks, unique_blocks): (u64, u64),
+        object_bytes: u64,
+        (tessera, lru, belady): (Tally, Tally, Tally),
+    ) -> Self {
+        let percent = 100.0 * capacity_blocks as f64 / unique_blocks.max(1) as f64;
+        let hundredths = |value: f64| (value * 100.0).round() / 100.0;
+        Self {
+            capacity_percent: hundredths(percent),
+            capacity_blocks,
+            capacity_bytes: capacity_blocks.saturating_mul(object_bytes),
+            tessera: hundredths(tessera.percent()),
+            lru: hundredths(lru.percent()),
+            belady: hundredths(belady.percent()),
+            hit_bytes: tessera.hit_blocks.saturating_mul(object_bytes),
+        }
+    }
+}
+
+impl Figures {
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let ratio = |value: f64, of: f64| match of > 0.0 {
+            true => format!("{:.3}", value / of),
+            false => "-".to_owned(),
+        };
+        let mut lines = vec![
+            format!(
+                "{}: {} requests, {} tokens, {} blocks, {} different",
+                self.trace, self.requests, self.tokens, self.blocks, self.unique_blocks
+            ),
+            format!(
+                "{:>10}  {:>10}  {:>8}  {:>8}  {:>8}  {:>7}  {:>9}  {:>10}",
+                "capacity", "", "tessera", "LRU", "Belady", "of LRU", "of Belady", "hit bytes"
+            ),
+        ];
+        lines.extend(self.rows.iter().map(|row| {
+            format!(
+                "{:>8.2} %  {:>10}  {:>6.2} %  {:>6.2} %  {:>6.2} %  {:>7}  {:>9}  {:>10}",
+                row.capacity_percent,
+                format_size(row.capacity_bytes),
+                row.tessera,
+                row.lru,
+                row.belady,
+                ratio(row.tessera, row.lru),
+                ratio(row.tessera, row.belady),
+                format_size(row.hit_bytes),
+            )
+        }));
+        lines.extend(self.latency.iter().map(|times| {
+            format!(
+                "{:>10}  {:>10}  p50 {:.1} us, p90 {:.1} us, p99 {:.1} us",
+                times.operation, times.count, times.p50_us, times.p90_us, times.p99_us
+            )
+        }));
+        if self.failed > 0 {
+            lines.push(format!("{} operations failed: misses", self.failed));
+        }
+        lines.join("\n")
+    }
+}

@@ -1,0 +1,107 @@
+//! One end of a direct transfer as it travels in a step's plan, and each worker's part of it.
+//!
+//! Made by [`HandoverRoot`](super::HandoverRoot), carried out by the worker's driver. The
+//! invariant: both ends list the same blocks in the same order, those of the ticket, so that a
+//! worker needs nothing of the other end but its own rank's process.
+
+use serde::{Deserialize, Serialize};
+use tessera_proto::Incarnation;
+use tessera_proto::peer::{BlockRef, Generation, PartId, TransferId};
+
+use crate::ids::RequestKey;
+use crate::peer::{Mode, PartOrder, Side, TransferOrder};
+
+/// Which end of the transfer this engine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum End {
+    /// Prefill: its blocks are lent.
+    Gives,
+    /// Decode: its blocks are filled.
+    Takes,
+}
+
+/// One block of the ticket, and ours for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HandoverBlock {
+    /// The cache group.
+    pub group: u16,
+    /// Our block, or [`BlockRef::NULL`].
+    pub local: u32,
+    /// Prefill's block, or [`BlockRef::NULL`] where it is not asked for.
+    pub remote: u32,
+}
+
+/// One transfer, for every rank.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HandoverOrder {
+    /// The engine's name of the request that waits; `None` if nobody does.
+    pub request: Option<String>,
+    /// Names it between plan and report.
+    pub key: RequestKey,
+    /// The transfer that the ticket names.
+    pub transfer: u128,
+    /// Which end this is.
+    pub end: End,
+    /// Prefill's workers in rank order, each a process start and where it listens; empty there.
+    pub workers: Vec<(u128, String)>,
+    /// All blocks of the ticket, in its order.
+    pub blocks: Vec<HandoverBlock>,
+    /// The life of prefill's blocks.
+    pub generation: u64,
+    /// The transfer has failed when it is older than this.
+    pub timeout_ms: u64,
+    /// How long an offer can be claimed.
+    pub lease_ms: u64,
+}
+
+impl HandoverOrder {
+    /// Prefill's worker of a rank; `None` where we are prefill.
+    #[must_use]
+    pub fn worker(&self, rank: u16) -> Option<(Incarnation, &str)> {
+        let (incarnation, address) = self.workers.get(usize::from(rank))?;
+        Some((Incarnation(*incarnation), address))
+    }
+
+    /// The part of `rank`, whose peer has the same rank. `block_bytes` gives the bytes of a group's
+    /// block.
+    #[must_use]
+    pub fn on(&self, rank: u16, block_bytes: impl Fn(u16) -> u64) -> TransferOrder {
+        let generation = Generation(self.generation);
+        let of = |group, block| BlockRef {
+            group,
+            block,
+            generation,
+        };
+        let blocks = self.blocks.iter();
+        let local: Vec<_> = blocks.map(|it| of(it.group, it.local)).collect();
+        let blocks = self.blocks.iter();
+        let remote: Vec<_> = blocks.map(|it| of(it.group, it.remote)).collect();
+        let (side, lent, remote) = match self.end {
+            End::Gives => (Side::Source, local.clone(), Vec::new()),
+            End::Takes => (Side::Destination, remote.clone(), remote),
+        };
+        let moving = lent.iter().filter(|block| !block.is_null());
+        let part = PartOrder {
+            part: PartId {
+                source: rank,
+                destination: rank,
+                index: 0,
+            },
+            peer: self.worker(rank).map(|(incarnation, _)| incarnation),
+            length_bytes: moving.map(|block| block_bytes(block.group)).sum(),
+            local,
+            remote,
+            ready: true,
+        };
+        TransferOrder {
+            transfer: TransferId(self.transfer),
+            request: self.key,
+            mode: Mode::Read,
+            side,
+            synchronous: false,
+            parts: vec![part],
+            timeout_ms: self.timeout_ms,
+            lease_ms: self.lease_ms,
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The machine of handovers: its state, and what the engine's hooks do to it.
+//!
+//! Called by the client's scheduler driver, one mutation at a time (see the crate's documentation).
+//! Invariants: a ticket that was admitted is ordered exactly once, to be taken or to be declined;
+//! the blocks of an offer stay with the engine until every worker has said that they were read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tessera_proto::Instant;
+use tessera_proto::peer::{BlockRef, Generation, TransferId};
+use tessera_proto::ticket::{Prompt, Ticket, TicketError, TicketWorker};
+use thiserror::Error;
+
+use crate::handover::config::{HandoverConfig, HandoverCounters};
+use crate::handover::order::{End, HandoverBlock, HandoverOrder};
+use crate::handover::taker::{self, Stage, Taker};
+use crate::ids::RequestKey;
+use crate::scheduler::{LookupAnswer, NotPromised};
+
+/// A finished request whose blocks others may want.
+#[derive(Clone, Copy, Debug)]
+pub struct Offered<'a> {
+    /// The engine's name of it.
+    pub request: &'a str,
+    /// Names the transfer: random, never used twice.
+    pub transfer: TransferId,
+    /// Its prompt, all of which is offered.
+    pub prompt: Prompt<'a>,
+    /// Tokens that the engine has computed of it.
+    pub computed_tokens: u64,
+    /// Block ids for each group, 0 where there is none.
+    pub tables: &'a [Vec<u32>],
+}
+
+/// Why a request's ticket is not used: it computes.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// This engine takes nothing.
+    #[error("this engine takes nothing from others: set kv_role and peer_listen so that it may")]
+    Role,
+    /// The ticket is not good.
+    #[error(transparent)]
+    Ticket(#[from] TicketError),
+    /// The ticket is of another prompt.
+    #[error("the ticket was written for another prompt: pass it on with its own request only")]
+    Prompt,
+    /// The ticket is of an engine with another cache or another number of ranks.
+    #[error("the ticket is of an engine with another cache, or with another number of ranks")]
+    Shape,
+    /// Too many requests have one.
+    #[error("too many requests with a ticket are under way")]
+    Full,
+}
+
+/// The machine of handovers of one scheduler.
+#[derive(Clone, Debug)]
+pub struct HandoverRoot {
+    pub(super) config: HandoverConfig,
+    /// Our own workers, once they are known.
+    workers: Vec<TicketWorker>,
+    takers: BTreeMap<String, Taker>,
+    /// Requests that ended while they were parked, until their receive has ended too.
+    draining: BTreeSet<String>,
+    orders: Vec<HandoverOrder>,
+    cancels: Vec<u128>,
+    next_key: u64,
+    counters: HandoverCounters,
+}
+
+impl HandoverRoot {
+    /// An idle machine.
+    #[must_use]
+    pub fn new(config: HandoverConfig) -> Self {
+        Self {
+            config,
+            workers: Vec::new(),
+            takers: BTreeMap::new(),
+            draining: BTreeSet::new(),
+            orders: Vec::new(),
+            cancels: Vec::new(),
+            next_key: 0,
+            counters: HandoverCounters::default(),
+        }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counters(&self) -> HandoverCounters {
+        self.counters
+    }
+
+    /// Our own workers, in rank order. Nothing is offered before they are known.
+    pub fn meet(&mut self, workers: Vec<TicketWorker>) {
+        self.workers = workers;
+    }
+
+    /// How many tokens at the end of a prompt prefill leaves to decode: a window and a state stand
+    /// behind the last token computed, and decode computes the last of the prompt itself.
+    #[must_use]
+    pub fn left_to_decode(&self) -> u64 {
+        u64::from(self.config.offers && !taker::is_full(&self.config.shape))
+    }
+
+    /// The ticket of a finished request, or `None` if it cannot be offered. If there is one, the
+    /// engine keeps the blocks until the request is reported as sent.
+    pub fn offer(&mut self, now_unix_ms: u64, offered: &Offered<'_>) -> Option<String> {
+        let tokens = u64::try_from(offered.prompt.tokens.len()).ok()?;
+        let shape = &self.config.shape;
+        let computed = offered.computed_tokens;
+        let stands = computed == tokens || computed > tokens && taker::is_full(shape);
+        let fits = tokens > 0 && stands && offered.tables.len() == shape.groups().len();
+        let ready = self.config.offers && self.workers.len() == shape.ranks().len();
+        let prompt = offered.prompt.digest(tokens).filter(|_| fits && ready);
+        let Some(prompt) = prompt else {
+            self.counters.offers_withheld += 1;
+            return None;
+        };
+        let key = self.new_key();
+        let null = |block: &u32| if *block == 0 { BlockRef::NULL } else { *block };
+        let ticket = Ticket {
+            transfer: offered.transfer,
+            expires_unix_ms: now_unix_ms.saturating_add(self.config.lease_ms),
+            prompt,
+            tokens,
+            generation: Generation(key.0),
+            workers: self.workers.clone(),
+            tables: offered
+                .tables
+                .iter()
+                .map(|table| table.iter().map(null).collect())
+                .collect(),
+        };
+        let own = |block: BlockRef| HandoverBlock {
+            group: block.group,
+            local: block.block,
+            remote: BlockRef::NULL,
+        };
+        self.counters.offers += 1;
+        let request = Some(offered.request.to_owned());
+        let blocks = ticket.blocks().map(own).collect();
+        self.order(request, key, &ticket, End::Gives, blocks);
+        Some(ticket.seal(&self.config.key))
+    }
+
+    /// A request has come with a ticket.
+    ///
+    /// # Errors
+    /// [`Refused`]: the request computes.
+    pub fn admit(
+        &mut self,
+        (now, now_unix_ms): (Instant, u64),
+        request: &str,
+        text: &str,
+        prompt: Prompt<'_>,
+    ) -> Result<(), Refused> {
+        let admitted = self.judge(now_unix_ms, text, prompt);
+        let (ticket, limit) = admitted.inspect_err(|_| self.counters.tickets_refused += 1)?;
+        self.counters.tickets += 1;
+        let shared = self.holder(ticket.transfer).is_some();
+        let patience = self.config.lease_ms.saturating_add(self.config.timeout_ms);
+        let taker = Taker {
+            ticket: Arc::new(ticket),
+            limit,
+            stage: if shared { Stage::Waits } else { Stage::Held },
+            promised: None,
+            until: now.after_millis(patience),
+        };
+        self.takers.insert(request.to_owned(), taker);
+        Ok(())
+    }
+
+    fn judge(
+        &self,
+        now_unix_ms: u64,
+        text: &str,
+        prompt: Prompt<'_>,
+    ) -> Result<(Ticket, u64), Refused> {
+        if !self.config.takes {
+            return Err(Refused::Role);
+        }
+        let ticket = Ticket::open(text, &self.config.key, now_unix_ms)?;
+        if self.takers.len() >= self.config.limits.requests {
+            return Err(Refused::Full);
+        }
+        if ticket.workers.len() != self.config.shape.ranks().len() {
+            return Err(Refused::Shape);
+        }
+        if prompt.digest(ticket.tokens) != Some(ticket.prompt) {
+            return Err(Refused::Prompt);
+        }
+        let num_tokens = u64::try_from(prompt.tokens.len()).unwrap_or(u64::MAX);
+        let limit = taker::limit(&self.config.shape, &ticket, num_tokens);
+        Ok((ticket, limit.ok_or(Refused::Shape)?))
+    }
+
+    /// Who has the ticket of a transfer and has not spent it.
+    fn holder(&self, transfer: TransferId) -> Option<&Taker> {
+        let mut takers = self.takers.values();
+        takers.find(|of| {
+            of.ticket.transfer == transfer && matches!(of.stage, Stage::Held | Stage::Taken)
+        })
+    }
+
+    /// How many tokens beyond `computed` come by a ticket. `None`: none do, ask the cache.
+    pub fn lookup(
+        &mut self,
+        now: Instant,
+        request: &str,
+        computed: u64,
+        can_load: bool,
+    ) -> Option<LookupAnswer> {
+        let taker = self.takers.get(request)?;
+        if taker.stage == Stage::Waits && can_load && computed < taker.limit {
+            let holder = self.holder(taker.ticket.transfer);
+            if holder.is_some_and(|holder| now <= holder.until) {
+                return Some(LookupAnswer::UNDECIDED);
+            }
+        }
+        let taker = self.takers.get_mut(request)?;
+        taker.promised = None;
+        if taker.stage != Stage::Held || !can_load || computed >= taker.limit {
+            return None;
+        }
+        let tokens = taker.limit - computed;
+        taker.promised = Some((tokens, computed));
+        Some(LookupAnswer {
+            tokens: Some(tokens),
+        })
+    }
+
+    /// The engine has allocated blocks. True if its external tokens come by a ticket; else a ticket
+    /// that was not taken is given back.
+    ///
+    /// # Errors
+    /// [`NotPromised`]: the step must fail.
+    pub fn allocated(
+        &mut self,
+        request: &str,
+        tables: &[Vec<u32>],
+        external_tokens: u64,
+    ) -> Result<bool, NotPromised> {
+        let Some(taker) = self.takers.get_mut(request) else {
+            return Ok(false);
+        };
+        if taker.stage != Stage::Held {
+            return Ok(false);
+        }
+        let promised = taker.promised.take().filter(|_| external_tokens > 0);
+        let Some((promised, computed)) = promised else {
+            taker.stage = Stage::Spent;
+            let ticket = Arc::clone(&taker.ticket);
+            self.decline(&ticket);
+            return Ok(false);
+        };
+        if promised != external_tokens {
+            return Err(NotPromised {
+                request: request.to_owned(),
+                external_tokens,
+                promised,
+            });
+        }
+        taker.stage = Stage::Taken;
+        let (ticket, limit) = (Arc::clone(&taker.ticket), taker.limit);
+        self.counters.takes += 1;
+        self.counters.tokens_taken += external_tokens;
+        // An order without blocks fits no offer: the transfer fails, and the request computes.
+        let pairs = taker::pair(&self.config.shape, &ticket, tables, computed, limit);
+        let key = self.new_key();
+        let request = Some(request.to_owned());
+        self.order(request, key, &ticket, End::Takes, pairs.unwrap_or_default());
+        Ok(true)
+    }
+
+    /// All ranks have received a request, well or not. False if it came by no ticket.
+    pub fn received(&mut self, request: &str) -> bool {
+        if self.draining.remove(request) {
+            return true;
+        }
+        let taker = self.takers.get_mut(request);
+        let taken = taker.filter(|of| of.stage == Stage::Taken);
+        taken.map(|of| of.stage = Stage::Spent).is_some()
+    }
+
+    /// Whether a receive of this request is under way by a ticket.
+    #[must_use]
+    pub fn is_taking(&self, request: &str) -> bool {
+        let taker = self.takers.get(request);
+        self.draining.contains(request) || taker.is_some_and(|of| of.stage == Stage::Taken)
+    }
+
+    /// The request is gone. Its ticket goes to another sample of its prompt, or back.
+    pub fn finished(&mut self, request: &str) {
+        let Some(taker) = self.takers.remove(request) else {
+            return;
+        };
+        match taker.stage {
+            Stage::Waits | Stage::Spent => {}
+            Stage::Taken => {
+                self.counters.takes_cancelled += 1;
+                self.cancels.push(taker.ticket.transfer.0);
+                self.draining.insert(request.to_owned());
+            }
+            Stage::Held => {
+                let mut others = self.takers.values_mut();
+                let heir = others.find(|of| {
+                    of.stage == Stage::Waits && of.ticket.transfer == taker.ticket.transfer
+                });
+                match heir {
+                    Some(heir) => heir.stage = Stage::Held,
+                    None => self.decline(&taker.ticket),
+                }
+            }
+        }
+    }
+
+    /// What the workers are to do from this step on: orders, and transfers that are called off.
+    pub fn take_orders(&mut self) -> (Vec<HandoverOrder>, Vec<u128>) {
+        let cancels = std::mem::take(&mut self.cancels);
+        (std::mem::take(&mut self.orders), cancels)
+    }
+
+    /// Claims nothing of what a ticket offers, and releases it.
+    fn decline(&mut self, ticket: &Ticket) {
+        self.counters.declined += 1;
+        let key = self.new_key();
+        self.order(None, key, ticket, End::Takes, taker::none_of(ticket));
+    }
+
+    fn order(
+        &mut self,
+        request: Option<String>,
+        key: RequestKey,
+        ticket: &Ticket,
+        end: End,
+        blocks: Vec<HandoverBlock>,
+    ) {
+        let workers = ticket.workers.iter().filter(|_| end == End::Takes);
+        let workers = workers.map(|of| (of.incarnation.0, of.address.clone()));
+        self.orders.push(HandoverOrder {
+            request,
+            key,
+            transfer: ticket.transfer.0,
+            end,
+            workers: workers.collect(),
+            blocks,
+            generation: ticket.generation.0,
+            timeout_ms: self.config.timeout_ms,
+            lease_ms: self.config.lease_ms,
+        });
+    }
+
+    fn new_key(&mut self) -> RequestKey {
+        self.next_key += 1;
+        RequestKey(self.next_key)
+    }
+
+    /// Panics with a message if the machine is broken.
+    pub fn check_invariants(&self) {
+        assert!(self.takers.len() <= self.config.limits.requests);
+        let mut held = BTreeSet::new();
+        for (name, taker) in &self.takers {
+            let holds = matches!(taker.stage, Stage::Held | Stage::Taken);
+            let alone = !holds || held.insert(taker.ticket.transfer);
+            assert!(alone, "{name} shares a ticket that another one holds");
+        }
+    }
+}

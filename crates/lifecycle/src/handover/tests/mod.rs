@@ -1,0 +1,5 @@
+//! What both ends of a handover decide, without workers.
+
+mod gives;
+mod scene;
+mod takes;

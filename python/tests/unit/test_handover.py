@@ -1,0 +1,161 @@
+"""What a request says of prefill and decode, and what it is answered."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.v1.request import RequestStatus
+
+from tessera_kv.vllm import handover
+from tessera_kv.vllm import scheduler as scheduler_side
+from tessera_kv.vllm.data import PeerPlace
+
+PLACES = [PeerPlace(1, "0b", "10.0.0.1:4001"), PeerPlace(0, "0a", "10.0.0.1:4000")]
+
+
+def request(tokens: list[int] | None, params: dict[str, Any] | None = None, **more: Any) -> Any:
+    fields: dict[str, Any] = {
+        "request_id": "r",
+        "prompt_token_ids": tokens,
+        "_all_token_ids": list(tokens or ()),
+        "num_prompt_tokens": len(tokens or ()),
+        "num_computed_tokens": len(tokens or ()),
+        "num_output_tokens": 0,
+        "max_tokens": 16,
+        "block_hashes": [b"one"],
+        "cache_salt": None,
+        "lora_request": None,
+        "mm_features": None,
+        "skip_reading_prefix_cache": False,
+        "kv_transfer_params": params,
+        "status": RequestStatus.FINISHED_LENGTH_CAPPED,
+    }
+    return SimpleNamespace(**{**fields, **more})
+
+
+DECODE = {"do_remote_decode": True}
+
+
+class FakeNative:
+    """A scheduler that offers everything and refuses what it is told to."""
+
+    namespace = "00"
+    nodes = ()
+    left_to_decode = 1
+
+    def __init__(self, *_: object) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.refusal: str | None = None
+
+    def meet(self, *arguments: Any) -> None:
+        self.calls.append(("meet", *arguments))
+
+    def admit(self, *arguments: Any) -> str | None:
+        self.calls.append(("admit", *arguments))
+        return self.refusal
+
+    def finished(self, *arguments: Any) -> str | None:
+        self.calls.append(("finished", *arguments))
+        return None if arguments[1] is None else "sealed"
+
+
+@pytest.fixture
+def side(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(scheduler_side._native, "Scheduler", FakeNative)
+    side = scheduler_side.TesseraScheduler({"groups": [0]}, "", "engine-1")
+    side.meet(PLACES)
+    assert side._native.calls == [
+        ("meet", [(0, "0a", "10.0.0.1:4000"), (1, "0b", "10.0.0.1:4001")])
+    ]
+    side._native.calls.clear()
+    return side
+
+
+def test_everything_that_blocks_depend_on_identifies_a_prompt() -> None:
+    plain = handover.identity(request([1, 2]))
+    assert plain is not None
+    assert plain[:2] == ([1, 2], [b"one"])
+    image = SimpleNamespace(identifier="image", mm_position="0+2")
+    others = [
+        request([1, 2], cache_salt="a"),
+        request([1, 2], lora_request=SimpleNamespace(lora_name="l")),
+        request([1, 2], mm_features=[image]),
+    ]
+    assert all(handover.identity(other) != plain for other in others)
+    assert handover.identity(request(None)) is None
+
+
+def test_last_token_of_a_prompt_is_left_to_decode_once(side: Any) -> None:
+    prompt = [1, 2, 3]
+    wanted = request(prompt, DECODE)
+    side.arrived(wanted)
+    assert (wanted.prompt_token_ids, wanted._all_token_ids) == ([1, 2], [1, 2])
+    assert (wanted.num_prompt_tokens, wanted.max_tokens) == (2, 1)
+    assert prompt == [1, 2, 3], "the caller's own list stays"
+    for untouched in (
+        request([1], DECODE),
+        request([1, 2], None),
+        request([1, 2], DECODE, skip_reading_prefix_cache=True),
+        request([1, 2], DECODE, num_output_tokens=1),
+        request(None, DECODE),
+    ):
+        before = untouched.prompt_token_ids
+        side.arrived(untouched)
+        assert untouched.prompt_token_ids == before
+    assert side._native.calls == []
+
+
+def test_ticket_is_passed_on_with_its_prompt_and_a_refusal_is_said(
+    side: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Any] = []
+    monkeypatch.setattr(scheduler_side.logger, "warning", lambda *text: said.append(text))
+    params = {"do_remote_prefill": True, handover.TICKET: "sealed"}
+    side.arrived(request([1, 2], params))
+    assert side._native.calls == [("admit", "r", "sealed", handover.identity(request([1, 2])))]
+    assert said == []
+    side._native.refusal = "it is old"
+    side.arrived(request([1, 2], params))
+    assert said[0][1:] == ("r", "it is old")
+    side._native.calls.clear()
+    for none in (
+        None,
+        {},
+        {**params, "do_remote_prefill": False},
+        {**params, handover.TICKET: 7},
+    ):
+        side.arrived(request([1, 2], none))
+    side.arrived(request(None, params))
+    assert side._native.calls == []
+
+
+def test_finished_prompt_is_answered_in_the_routers_words(side: Any) -> None:
+    done = request([1, 2, 3], DECODE)
+    keep, answer = side.finished(done, ([4, 5], [0, 6]))
+    assert keep
+    assert answer == {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": "engine-1",
+        "remote_request_id": "r",
+        "remote_block_ids": [[4, 5], [0, 6]],
+        "remote_host": "10.0.0.1",
+        "remote_port": 4000,
+        "tp_size": 2,
+        "tessera_ticket": "sealed",
+    }
+    assert side._native.calls == [("finished", "r", (handover.identity(done), 3, ([4, 5], [0, 6])))]
+
+
+def test_request_that_nobody_goes_on_with_keeps_nothing(side: Any) -> None:
+    for done in (
+        request([1], None),
+        request([1], {"do_remote_prefill": True}),
+        request([1], DECODE, status=RequestStatus.FINISHED_ABORTED),
+        request(None, DECODE),
+    ):
+        assert side.finished(done, ([4],)) == (False, None)
+    side.meet([])
+    assert side.finished(request([1], DECODE), ([4],)) == (False, None), "nobody listens"
