@@ -41,3 +41,9 @@ pub mod store {
         Published, RamStore, RawDisk, Store, StoreConfig, TenantLimits, WritePolicy,
     };
 }
+
+/// The wire without a client at its other end, for those who measure it.
+pub mod wire {
+    pub use tessera_proto::message::{Features, Get, GetAnswer, Hello, HelloAnswer};
+    pub use tessera_proto::{Checksum, FRAME_HEADER_BYTES, FrameHeader, Kind, PROTOCOL_VERSION};
+}

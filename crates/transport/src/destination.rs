@@ -223,3 +223,71 @@ impl Destination for Discard<'_> {
         count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use tessera_proto::checksum;
+
+    use super::*;
+    use crate::region::Region;
+    use crate::segments::Segments;
+
+    /// Ranges with these lengths, each followed by a gap.
+    fn lent(lengths: &[usize]) -> Lent {
+        let total: usize = lengths.iter().sum();
+        let region = Region::allocate(total + lengths.len()).unwrap();
+        let mut segments = Segments::with_capacity(lengths.len());
+        let mut at = 0;
+        for length in lengths {
+            segments.push(&region, at, *length).unwrap();
+            at += length + 1;
+        }
+        Lent::new(segments).unwrap()
+    }
+
+    /// Fills the front of an offer as a socket would; returns how much it took.
+    fn arrive(list: &mut SliceList<'_>, bytes: &[u8], count: usize) -> usize {
+        let count = count.min(list.bytes()).min(bytes.len());
+        let mut rest = &bytes[..count];
+        for slice in list.as_mut() {
+            let (part, tail) = rest.split_at(rest.len().min(slice.len()));
+            slice[..part.len()].copy_from_slice(part);
+            rest = tail;
+        }
+        count
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn what_is_taken_gives_the_checksum_of_what_lies_there_however_it_arrives(
+            lengths in vec(1_usize..600, 1..60),
+            ahead in 0_usize..1_000,
+            arrivals in vec(1_usize..3_000, 1..20),
+            quantum in 1_usize..2_000,
+        ) {
+            let total: usize = lengths.iter().sum();
+            let bytes: Vec<u8> = (0..total).map(|at| (at * 31 + at / 257).to_le_bytes()[0]).collect();
+            let mut lent = lent(&lengths);
+            let mut scatter = Scatter::new(&mut lent);
+            let mut running = Checksum::new();
+            let mut at = scatter.copy_in(&bytes[..ahead.min(total)], &mut running);
+            for count in arrivals.into_iter().cycle() {
+                prop_assert_eq!(scatter.remaining(), (total - at) as u64);
+                if at == total {
+                    break;
+                }
+                let mut list = SliceList::new();
+                scatter.offer(&mut list, quantum);
+                let count = arrive(&mut list, &bytes[at..], count);
+                scatter.taken(count, &mut running);
+                at += count;
+            }
+            prop_assert_eq!(running.finish(), checksum(&bytes));
+            prop_assert_eq!(lent.checksum(), checksum(&bytes));
+        }
+    }
+}

@@ -63,6 +63,14 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    /// The first `most` bytes, or all where there are fewer.
+    pub(crate) fn first(self, most: usize) -> Self {
+        Self {
+            base: self.base,
+            length: self.length.min(most),
+        }
+    }
+
     /// What is left behind the first `length` bytes, of which there are so many.
     pub(crate) const fn after(self, length: usize) -> Self {
         Self {

@@ -73,6 +73,11 @@ impl Floor {
         Ok(bytes as f64 / begun.elapsed().as_secs_f64())
     }
 
+    /// The memory that it reads into, for whoever measures in its turn.
+    pub(crate) fn arena(&mut self) -> &mut [u8] {
+        &mut self.arena
+    }
+
     fn receive(&mut self, block_bytes: usize, blocks: usize) -> Result<usize> {
         for _ in 0..blocks {
             if self.cursor + block_bytes > self.arena.len() {
@@ -146,7 +151,7 @@ fn field(bytes: &[u8]) -> Result<usize> {
 }
 
 /// Best effort, as in the product: a container may allow neither.
-fn tune(stream: &TcpStream) {
+pub(crate) fn tune(stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
     let _ = rustix::net::sockopt::set_tcp_congestion(stream, CONGESTION_CONTROL);
 }

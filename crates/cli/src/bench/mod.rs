@@ -4,6 +4,8 @@
 //! repeat of a row is followed by a repeat of its floor: machines are noisy, ratios within one run
 //! are less so. Nothing that is measured is allocated while it is measured.
 
+mod bare;
+mod cost;
 mod disk;
 pub(crate) mod floor;
 mod load;

@@ -132,6 +132,12 @@ impl Objects {
         lent.expect("one operation for each place")
     }
 
+    /// Where object `number` lies in other memory, of the size of an arena.
+    pub(crate) fn place_in<'a>(&self, arena: &'a mut [u8], number: u64) -> &'a mut [u8] {
+        let offset = self.block(number) * self.block_bytes;
+        &mut arena[offset..offset + self.block_bytes]
+    }
+
     fn place(&self, region: &Arc<Region>, number: u64) -> Segments {
         let offset = self.block(number) * self.block_bytes;
         segments(region, offset, self.block_bytes).expect("a block lies inside the arena")

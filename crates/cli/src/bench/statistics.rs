@@ -1,6 +1,10 @@
-//! Medians: what a noisy machine says most often, not what it says at its best.
+//! Medians: what a noisy machine says most often, not what it says at its best; and the time that a
+//! thread really had. Called by every family.
 
+use std::fs;
 use std::time::Duration;
+
+use anyhow::{Context, Result};
 
 /// The middle of `values`; the mean of both middles if their number is even.
 ///
@@ -21,6 +25,13 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 pub(crate) fn median_us(times: &[Duration]) -> f64 {
     let times: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
     median(&times)
+}
+
+/// What this thread has had of a core so far: others on the machine do not lengthen it.
+pub(crate) fn core_time() -> Result<Duration> {
+    let statistics = fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanos = statistics.split(' ').next().context("no time of a core")?;
+    Ok(Duration::from_nanos(nanos.parse()?))
 }
 
 #[cfg(test)]

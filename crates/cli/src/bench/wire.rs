@@ -7,8 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use indicatif::ProgressBar;
 use tessera_client::{Cluster, ClusterConfig, NodeSpec};
+use tessera_node::Address;
 use tokio::runtime::Runtime;
 
+use super::bare::Bare;
+use super::cost;
 use super::floor::{ARENA_BYTES, Floor};
 use super::load::{Load, Operation};
 use super::node_process::NodeProcess;
@@ -22,6 +25,9 @@ const REPEATS: u32 = 5;
 /// quarter of it, what one client may lease, holds all of it.
 const NODE_RAM_BYTES: u64 = 5 * ARENA_BYTES as u64;
 const SIZES: [(&str, usize); 3] = [("64KiB", 64 << 10), ("1MiB", 1 << 20), ("4MiB", 4 << 20)];
+/// Where the cost of the checksum has a figure to hold, with so many GETs in flight.
+const CHECKSUM_SIZES: [&str; 2] = ["1MiB", "4MiB"];
+const CHECKSUM_IN_FLIGHT: u64 = 8;
 const IN_FLIGHT: [usize; 2] = [1, 8];
 /// Keys of an ACQUIRE at each block size. Eight of them stay below what one client may lease.
 const ACQUIRE_KEYS: u64 = 16;
@@ -30,11 +36,12 @@ const ACQUIRE_MANY_KEYS: u64 = 4_096;
 const PINGS: usize = 500;
 
 /// Rows of this family, for the progress bar.
-pub(crate) const ROWS: u64 = (SIZES.len() * IN_FLIGHT.len() * 3 + 2) as u64;
+pub(crate) const ROWS: u64 = (SIZES.len() * IN_FLIGHT.len() * 3 + 2 + CHECKSUM_SIZES.len()) as u64;
 
 /// Everything that the rows of this family share.
 struct Wire<'a> {
     load: Load,
+    node: &'a Address,
     floor: &'a mut Floor,
     /// Of one repeat, its floor not included.
     slice: Duration,
@@ -61,6 +68,7 @@ pub(crate) fn run(seconds: u32, progress: &ProgressBar) -> Result<Vec<Row>> {
         load.fill()?;
         let mut wire = Wire {
             load,
+            node: node.address(),
             floor: &mut floor,
             slice,
             progress,
@@ -76,6 +84,9 @@ impl Wire<'_> {
     fn family(&mut self, size: &str) -> Result<()> {
         for in_flight in IN_FLIGHT {
             self.throughput_row(Operation::Get, size, in_flight)?;
+        }
+        if CHECKSUM_SIZES.contains(&size) {
+            self.checksum_row(size)?;
         }
         for in_flight in IN_FLIGHT {
             let name = format!("acquire {ACQUIRE_KEYS} keys {size} x{in_flight}");
@@ -121,6 +132,19 @@ impl Wire<'_> {
             higher: true,
             absolute: format!("{:.2} GB/s", median(&speeds)),
         });
+        Ok(())
+    }
+
+    /// The cost of verifying what a GET brings, in a client that can leave it out.
+    fn checksum_row(&mut self, size: &str) -> Result<()> {
+        let name = format!("get {size} x{CHECKSUM_IN_FLIGHT}, checksum");
+        self.progress.set_message(name.clone());
+        let mut bare = Bare::connect(self.node)?;
+        let (objects, slice) = (&self.load.objects, self.slice / cost::SHORTER);
+        let row = cost::row(&name, |with| {
+            bare.throughput(objects, self.floor.arena(), CHECKSUM_IN_FLIGHT, with, slice)
+        })?;
+        self.push(row);
         Ok(())
     }
 

@@ -119,8 +119,15 @@ impl Machine {
 
 /// An object on its way from its blocks to a slot.
 enum Staged {
-    Copied(Slot),
+    Copied(Copied),
     Copying(Copying),
+}
+
+/// An object in its slot.
+struct Copied {
+    slot: Slot,
+    /// Of its bytes, where the copy was ours and took it along; a device says nothing of them.
+    checksum: Option<u64>,
 }
 
 /// Counts that are not the machine's.
@@ -369,13 +376,16 @@ impl<R: Remote> Shared<R> {
         }
         let staged: Vec<_> = saves.iter().map(|save| Self::stage(shared, save)).collect();
         for (save, staged) in saves.iter().zip(staged) {
-            let slot = staged.and_then(|staged| match staged {
-                Staged::Copied(slot) => Ok(slot),
-                Staged::Copying(copying) => shared.copied(copying, deadline),
+            let copied = staged.and_then(|staged| match staged {
+                Staged::Copied(copied) => Ok(copied),
+                Staged::Copying(copying) => {
+                    let (slot, checksum) = (shared.copied(copying, deadline)?, None);
+                    Ok(Copied { slot, checksum })
+                }
             });
-            match slot {
+            match copied {
                 Err(outcome) => Self::saved(shared, save, outcome),
-                Ok(slot) => Self::start_store(shared, save, slot, admission.clone()),
+                Ok(copied) => Self::start_store(shared, save, copied, admission.clone()),
             }
         }
     }
@@ -385,7 +395,7 @@ impl<R: Remote> Shared<R> {
         Self::complete(shared, WorkerEvent::Saved { save, outcome });
     }
 
-    fn start_store(shared: &Arc<Self>, save: &Save, slot: Slot, admission: Admission) {
+    fn start_store(shared: &Arc<Self>, save: &Save, copied: Copied, admission: Admission) {
         let header = ObjectHeader {
             namespace: shared.namespace,
             key: save.key,
@@ -401,10 +411,10 @@ impl<R: Remote> Shared<R> {
             // enough to say so. Who has not said so is sent it.
             let limit = tokio::time::Instant::now() + own.store_timeout / 2;
             let outcome = if admission.proves_present(&header.key, limit).await {
-                drop(slot);
+                drop(copied);
                 SaveOutcome::Existed
             } else {
-                Self::store(&own, header, slot).await
+                Self::store(&own, header, copied).await
             };
             Self::complete(&own, WorkerEvent::Saved { save, outcome });
         });
@@ -426,11 +436,13 @@ impl<R: Remote> Shared<R> {
         }
         let source = layout.gather(save.group, blocks).map_err(|_| full)?;
         let mut lent = Lent::new(slot.segments()).map_err(|_| full)?;
-        lent.copy_from_segments(&source).map_err(|_| full)?;
-        Ok(Staged::Copied(slot))
+        let checksum = lent.copy_from_segments(&source).map_err(|_| full)?;
+        let checksum = Some(checksum);
+        Ok(Staged::Copied(Copied { slot, checksum }))
     }
 
-    async fn store(shared: &Arc<Self>, mut header: ObjectHeader, slot: Slot) -> SaveOutcome {
+    async fn store(shared: &Arc<Self>, mut header: ObjectHeader, copied: Copied) -> SaveOutcome {
+        let Copied { slot, checksum } = copied;
         let Ok(_permit) = shared.stores.acquire().await else {
             return SaveOutcome::Refused;
         };
@@ -440,7 +452,7 @@ impl<R: Remote> Shared<R> {
             return SaveOutcome::Refused;
         }
         let segments = slot.segments();
-        header.checksum = segments.checksum();
+        header.checksum = checksum.unwrap_or_else(|| segments.checksum());
         header.write = WriteId(u64::from_le_bytes(write));
         let own = Arc::clone(shared);
         let task = async move { own.remote.store(header, segments, deadline).await };

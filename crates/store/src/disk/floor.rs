@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::process;
+use std::{process, slice};
 
 use io_uring::{IoUring, opcode, types};
 use rustix::fs::OFlags;
@@ -76,7 +76,7 @@ impl RawDisk {
         })
     }
 
-    /// Moves these blocks, in any order.
+    /// Moves these blocks, in any order. `moved` is shown each as soon as it has been.
     ///
     /// # Errors
     /// A transfer failed or was short; the others that had begun have ended.
@@ -84,6 +84,7 @@ impl RawDisk {
         &mut self,
         direction: Direction,
         mut blocks: impl Iterator<Item = u64>,
+        mut moved: impl FnMut(&[u8]),
     ) -> io::Result<()> {
         let mut outcome = Ok(());
         let mut in_flight = 0;
@@ -109,7 +110,13 @@ impl RawDisk {
                 let slot = usize::try_from(completion.user_data()).expect("a slot of ours");
                 self.idle.push_back(slot);
                 match usize::try_from(completion.result()) {
-                    Ok(moved) if moved == self.block_bytes => {}
+                    Ok(bytes) if bytes == self.block_bytes => {
+                        let at = slot * self.block_bytes;
+                        let block = self.memory.address(at, self.block_bytes);
+                        // SAFETY: the memory of the slot lives as long as this value, and its
+                        // transfer is over; the next one begins after this call.
+                        moved(unsafe { slice::from_raw_parts(block.as_ptr(), self.block_bytes) });
+                    }
                     Ok(_) => outcome = Err(io::ErrorKind::UnexpectedEof.into()),
                     Err(_) => outcome = Err(io::Error::from_raw_os_error(-completion.result())),
                 }
@@ -143,8 +150,6 @@ impl RawDisk {
 
 #[cfg(test)]
 mod tests {
-    use std::slice;
-
     use super::*;
 
     impl RawDisk {
@@ -162,15 +167,20 @@ mod tests {
             let path = folder.path().join("raw");
             let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth, 70).expect("direct I/O");
             (0..70).for_each(|slot| disk.slot(slot).fill(9));
-            disk.run(Direction::Write, 0..10).expect("written");
+            disk.run(Direction::Write, 0..10, |_| {}).expect("written");
             let written = std::fs::read(&path).expect("there");
             assert!(written.len() == 10 * BLOCK_BYTES && written.iter().all(|byte| *byte == 9));
             (0..70).for_each(|slot| disk.slot(slot).fill(0));
-            disk.run(Direction::Read, (0..10).cycle().take(100))
-                .expect("read");
+            let mut shown = 0;
+            disk.run(Direction::Read, (0..10).cycle().take(100), |block| {
+                shown += 1;
+                assert_eq!(block, [9; BLOCK_BYTES]);
+            })
+            .expect("read");
+            assert_eq!(shown, 100);
             assert!((0..70).all(|slot| disk.slot(slot) == [9; BLOCK_BYTES]));
             let beyond = disk
-                .run(Direction::Read, 8..20)
+                .run(Direction::Read, 8..20, |_| {})
                 .expect_err("beyond the end");
             assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
         }
