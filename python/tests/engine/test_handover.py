@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 from conftest import TOKENS, Prompts
-from harness import Engine, Node, Run, connector, prompt, wait_until
+from harness import Engine, EngineRefusedError, Node, Run, connector, prompt, wait_until
 from tickets import NAME, Ticket
 
-MODELS = ("llama", "gemma3", "qwen3_next")
+MODELS = ("llama", "gemma3")
 LEASE_MS = 600_000
 """Longer than any test: blocks that come back before have been released."""
 
@@ -114,6 +114,15 @@ def pair(
         decode.start()
         another = partial(launch, model, f"{model}-apart", use("kv_consumer"))
         yield Pair(prefill, decode, prompts, folder / "peer.key", count(), another)
+
+
+def test_engine_with_recurrent_state_is_refused(launch: Callable[..., Engine]) -> None:
+    use = connector("127.0.0.1:1", peer_listen="127.0.0.1:0")
+    with (
+        launch("qwen3_next", "qwen3_next-handover", use) as refused,
+        pytest.raises(EngineRefusedError, match="peer_listen empty"),
+    ):
+        refused.start()
 
 
 class Damage:
