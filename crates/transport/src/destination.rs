@@ -270,7 +270,8 @@ mod tests {
             quantum in 1_usize..2_000,
         ) {
             let total: usize = lengths.iter().sum();
-            let bytes: Vec<u8> = (0..total).map(|at| (at * 31 + at / 257).to_le_bytes()[0]).collect();
+            let byte = |at: usize| (at * 31 + at / 257).to_le_bytes()[0];
+            let bytes: Vec<u8> = (0..total).map(byte).collect();
             let mut lent = lent(&lengths);
             let mut scatter = Scatter::new(&mut lent);
             let mut running = Checksum::new();

@@ -11,8 +11,8 @@ use tessera_proto::Checksum;
 use crate::loans::Loan;
 use crate::segments::{SegmentError, Segments, Span, span_bytes};
 
-/// Bytes that the checksum of a copy reads before they are copied. It reads memory faster than a copy
-/// does, which then finds them in the nearest cache.
+/// Bytes that the checksum of a copy reads before they are copied. It reads memory faster than a
+/// copy does, which then finds them in the nearest cache.
 const PIECE_BYTES: usize = 4 << 10;
 
 /// Memory lent to one operation. It is moved into the operation and comes back with its completion;
