@@ -1,8 +1,8 @@
 //! Every decoder that reads bytes from another process, under one property.
 //!
-//! Called by the fuzz target `decoders` for each input and by the runner, which makes seeds from the golden
-//! files. The property: a decoder never panics, and whatever it accepts encodes to the bytes that
-//! it accepted, so that no two byte strings mean the same message.
+//! Called by the fuzz target `decoders` for each input and by the runner, which makes seeds from
+//! the golden files. The property: a decoder never panics, and whatever it accepts encodes to the
+//! bytes that it accepted, so that no two byte strings mean the same message.
 
 pub mod recovery;
 
@@ -49,6 +49,7 @@ decoders! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
     ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
     PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Drop, DropAnswer,
+    Price, PriceAnswer,
 }
 
 /// The decoder that `input` chooses, and the bytes for it; `None` if there is not even a choice.

@@ -209,7 +209,7 @@ impl Connection {
         tracing::debug!(connection = self.owner.0, client = hello.name, "connected");
         let answer = HelloAnswer {
             version: PROTOCOL_VERSION,
-            features: hello.features.and(Features::DROP),
+            features: hello.features.and(Features::ALL),
             incarnation: self.shared.incarnation,
             object_bytes_max: self.shared.limits.object_bytes,
             in_flight_max: self.shared.limits.in_flight,

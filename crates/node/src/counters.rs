@@ -75,6 +75,8 @@ counters! {
     requests_remove,
     /// DROP requests.
     requests_drop,
+    /// PRICE requests.
+    requests_price,
     /// STAT requests.
     requests_stat,
     /// PING requests.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tessera_proto::Kind;
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, Drop as DropNamespace, DropAnswer, Get, Ping, Presence,
-    Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
+    Price, PriceAnswer, Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
 };
 use tessera_store::OwnerId;
 
@@ -43,6 +43,14 @@ pub(crate) fn answer(
         Kind::Drop => {
             drop_namespace(shared, reply, DropNamespace::decode(body)?);
             return Ok(());
+        }
+        Kind::Price => {
+            let price = Price::decode(body)?;
+            shared.counters.requests_price.count();
+            let store = shared.store.ram();
+            store.price(price.namespace, price.ns_per_kib);
+            PriceAnswer.encode(&mut out);
+            Kind::PriceAnswer
         }
         Kind::Acquire => {
             acquire(shared, owner, &Acquire::decode(body)?).encode(&mut out);

@@ -61,6 +61,8 @@ kinds! {
     /// Drops a namespace: removes every object of it for good. The golden file keeps 9 as the
     /// number of no kind.
     Drop = 0x000a,
+    /// Says what the objects of a namespace cost to compute again.
+    Price = 0x000b,
     /// Opens a connection between two engines.
     PeerHello = 0x0010,
     /// Says something about transfers between two engines; what answers it is another of these.
@@ -87,6 +89,8 @@ kinds! {
     PingAnswer = 0x8008,
     /// Answers [`Kind::Drop`].
     DropAnswer = 0x800a,
+    /// Answers [`Kind::Price`].
+    PriceAnswer = 0x800b,
     /// Answers [`Kind::PeerHello`].
     PeerHelloAnswer = 0x8010,
     /// Answers [`Kind::PeerPull`] with one piece; the bytes are the payload.

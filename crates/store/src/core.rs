@@ -17,6 +17,7 @@ use crate::config::{StoreConfig, StoreError};
 use crate::geometry::Geometry;
 use crate::index::Index;
 use crate::leases::{Lease, Leases};
+use crate::prices::Prices;
 use crate::slots::{SlotId, Slots};
 use crate::space::Space;
 use crate::stamp::{read_stamped, stamped};
@@ -34,6 +35,7 @@ pub(crate) struct Core {
     pub(crate) leases: Leases,
     pub(crate) counters: Counters,
     pub(crate) readers: Readers,
+    pub(crate) prices: Prices,
     pub(crate) space: Mutex<Space>,
     pub(crate) ages: Arc<Ages>,
     arena: Arena,
@@ -51,6 +53,7 @@ impl Core {
         Ok(Self {
             space: Mutex::new(Space::new(geometry, &slots, tenants)),
             readers,
+            prices: Prices::default(),
             config,
             geometry,
             slots,

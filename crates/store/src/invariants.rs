@@ -5,6 +5,7 @@
 
 use crate::extents::Extents;
 use crate::order::Order;
+use crate::prices::{CLASSES, Class};
 use crate::ram::RamStore;
 use crate::slots::{SlotId, Slots};
 use crate::state::{Kind, Queue};
@@ -131,30 +132,50 @@ impl Tenants {
 impl Order {
     /// Each list holds the objects that say so, and knows their sum.
     fn check_invariants(&self, slots: &Slots, extents: &Extents, tenant: TenantId) {
-        for queue in [Queue::Fresh, Queue::Proven] {
-            let (mut queued, mut before) = (Vec::new(), SlotId::NONE);
-            let (head, units, objects) = self.extent_of(queue);
-            let walk = std::iter::successors(head.some(), |slot| slots[*slot].next.get().some());
-            for slot in walk {
-                assert_eq!(
-                    slots[slot].prev.get(),
-                    before,
-                    "neighbours in a list disagree"
-                );
-                assert_eq!(slots[slot].state().queue(), queue);
-                before = slot;
-                queued.push(slot);
+        let mut says_so = [[0; CLASSES]; 2];
+        for slot in extents.tiles(slots) {
+            let state = slots[slot].state();
+            let its = state.kind() == Kind::Stored && state.tenant() == tenant;
+            if its && matches!(state.queue(), Queue::Fresh | Queue::Proven) {
+                let is_proven = usize::from(state.queue() == Queue::Proven);
+                says_so[is_proven][usize::from(state.class().0)] += 1;
             }
-            let sum = queued
-                .iter()
-                .map(|slot| u64::from(extents.units_of(slots, *slot)));
-            assert_eq!((queued.len(), sum.sum()), (objects, units));
-            let says_so = extents.tiles(slots).filter(|slot| {
-                let state = slots[*slot].state();
-                let its = state.kind() == Kind::Stored && state.tenant() == tenant;
-                its && state.queue() == queue
-            });
-            assert_eq!(says_so.count(), objects, "an object is in no list");
         }
+        let (mut units, mut objects) = (0, 0);
+        for (queue, says_so) in [Queue::Fresh, Queue::Proven].into_iter().zip(says_so) {
+            for (class, says_so) in (0..).map(Class).zip(says_so) {
+                let (of_list, count) = self.check_list(slots, extents, (queue, class));
+                assert_eq!(says_so, count, "an object is in no list");
+                (units, objects) = (units + of_list, objects + count);
+            }
+        }
+        assert_eq!(self.extent(), (units, objects));
+    }
+
+    fn check_list(
+        &self,
+        slots: &Slots,
+        extents: &Extents,
+        (queue, class): (Queue, Class),
+    ) -> (u64, usize) {
+        let (mut queued, mut before) = (Vec::new(), SlotId::NONE);
+        let (head, units, objects) = self.extent_of(queue, class);
+        let walk = std::iter::successors(head.some(), |slot| slots[*slot].next.get().some());
+        for slot in walk {
+            assert_eq!(
+                slots[slot].prev.get(),
+                before,
+                "neighbours in a list disagree"
+            );
+            let state = slots[slot].state();
+            assert_eq!((state.queue(), state.class()), (queue, class));
+            before = slot;
+            queued.push(slot);
+        }
+        let sum = queued
+            .iter()
+            .map(|slot| u64::from(extents.units_of(slots, *slot)));
+        assert_eq!((queued.len(), sum.sum()), (objects, units));
+        (units, objects)
     }
 }

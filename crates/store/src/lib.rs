@@ -23,6 +23,7 @@
 //! | `extents.rs`, `geometry.rs` | the allocator |
 //! | `tenants.rs` | who holds how much, and who pays |
 //! | `order.rs`, `ghost.rs` | the order of eviction |
+//! | `prices.rs` | what a byte of a namespace is worth in it |
 //! | `index.rs` | ids to records |
 //! | `slots.rs`, `state.rs` | the records, 48 bytes each |
 //! | `ages.rs`, `expiry.rs` | the time, who lives how long, and the end of it |
@@ -50,6 +51,7 @@ mod index;
 mod invariants;
 mod leases;
 mod order;
+mod prices;
 mod ram;
 mod slots;
 mod space;

@@ -24,7 +24,10 @@
 //! its turn came; its last holder puts a parked one back. So an eviction never walks over what is
 //! held twice, and a mark buys one more round at most.
 
+use std::array;
+
 use crate::ghost::Ghost;
+use crate::prices::{CLASSES, Class};
 use crate::slots::{SlotId, Slots};
 use crate::state::{DAYS, Kind, Queue};
 
@@ -36,6 +39,8 @@ const ROUND_OF_HELD: u64 = 4;
 const PATIENCE: f64 = 1.35;
 const PATIENCE_MIN: f64 = 1.0;
 const PATIENCE_MAX: f64 = 16.0;
+/// What an age is divided by at most, for patience and price together.
+const KEPT_MAX: f64 = 64.0;
 /// What the patience grows or shrinks by while as much comes back as is held.
 const STEP: f64 = 8.0;
 /// Bounds on what one object does: for how rarely its list evicts, and in all.
@@ -44,9 +49,9 @@ const STEP_MAX: f64 = 0.5;
 /// Evictions over which the lists' shares of them are compared.
 const EVICTIONS_COMPARED: u64 = 2_000;
 
-// What is held is admitted within some days, and what was asked for is kept that many times as
-// long: ages that the days of a record cannot tell apart do not come about.
-const _: () = assert!(DAYS_OF_HELD as f64 * 2.0 * PATIENCE_MAX < DAYS as f64);
+// What is held is admitted within some days, and what was asked for or is dear is kept that many
+// times as long: ages that the days of a record cannot tell apart do not come about.
+const _: () = assert!(DAYS_OF_HELD as f64 * 2.0 * KEPT_MAX < DAYS as f64);
 
 /// What the next turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,15 +73,18 @@ struct List {
     cursor: SlotId,
     units: u64,
     objects: usize,
-    /// Recent evictions from it.
-    evictions: u64,
 }
 
-/// The lists of one tenant.
+/// The lists of one tenant, by class.
 #[derive(Debug)]
 pub(crate) struct Order {
-    fresh: List,
-    proven: List,
+    fresh: [List; CLASSES],
+    proven: [List; CLASSES],
+    /// What is in all of them.
+    units: u64,
+    objects: usize,
+    /// Recent evictions of what was fresh, and of what was proven.
+    evictions: [u64; 2],
     ghost: Ghost,
     /// What the age of the proven is divided by.
     patience: f64,
@@ -91,8 +99,11 @@ pub(crate) struct Order {
 impl Order {
     pub(crate) fn new() -> Self {
         Self {
-            fresh: List::new(),
-            proven: List::new(),
+            fresh: array::from_fn(|_| List::new()),
+            proven: array::from_fn(|_| List::new()),
+            units: 0,
+            objects: 0,
+            evictions: [0; 2],
             ghost: Ghost::new(),
             patience: PATIENCE,
             today: 0,
@@ -164,28 +175,33 @@ impl Order {
 
     /// Whether nothing is listed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.fresh.objects + self.proven.objects == 0
+        self.objects == 0
     }
 
     /// Head, units and objects of a list.
-    pub(crate) fn extent_of(&self, queue: Queue) -> (SlotId, u64, usize) {
-        let list = match queue {
+    pub(crate) fn extent_of(&self, queue: Queue, class: Class) -> (SlotId, u64, usize) {
+        let lists = match queue {
             Queue::Proven => &self.proven,
             _ => &self.fresh,
         };
+        let list = &lists[usize::from(class.0)];
         (list.head, list.units, list.objects)
+    }
+
+    /// Units and objects of all lists.
+    pub(crate) fn extent(&self) -> (u64, usize) {
+        (self.units, self.objects)
     }
 
     /// Remembers that an object is evicted; it is still listed.
     pub(crate) fn remember(&mut self, slots: &Slots, slot: SlotId, hash: u64) {
-        let queue = slots[slot].state().queue();
-        self.list(queue).evictions += 1;
-        if self.fresh.evictions + self.proven.evictions > EVICTIONS_COMPARED {
-            self.fresh.evictions /= 2;
-            self.proven.evictions /= 2;
+        let is_proven = slots[slot].state().queue() == Queue::Proven;
+        self.evictions[usize::from(is_proven)] += 1;
+        if self.evictions.iter().sum::<u64>() > EVICTIONS_COMPARED {
+            self.evictions = self.evictions.map(|count| count / 2);
         }
-        self.ghost.keep(self.fresh.objects + self.proven.objects);
-        self.ghost.remember(hash, queue == Queue::Proven);
+        self.ghost.keep(self.objects);
+        self.ghost.remember(hash, is_proven);
     }
 
     /// Looks at the object whose turn it is. With `hurry`, it leaves also if it was read.
@@ -215,24 +231,43 @@ impl Order {
         Turn::Kept
     }
 
-    /// The object whose turn it is.
+    /// The object whose turn it is: of those at the tails, the one that is unused for longest,
+    /// its time divided by what it is kept for longer for. Of two alike, the fresh and cheap one.
     fn next(&self, slots: &Slots) -> Option<SlotId> {
-        let (fresh, proven) = (self.fresh.tail.some(), self.proven.tail.some());
+        let cheapest = self.cheapest();
         let age = |slot: SlotId| {
             let days = self.today.wrapping_sub(slots[slot].state().day()) % DAYS;
             (days + 1) as f64
         };
-        match (fresh, proven) {
-            (Some(unread), Some(read)) if age(read) > age(unread) * self.patience => proven,
-            (None, _) => proven,
-            _ => fresh,
+        let (mut next, mut next_age, mut next_kept) = (None, 0.0, 1.0);
+        for (lists, patience) in [(&self.fresh, 1.0), (&self.proven, self.patience)] {
+            for (class, list) in (0..).map(Class).zip(lists) {
+                let Some(slot) = list.tail.some() else {
+                    continue;
+                };
+                let worth = f64::from(1_u32 << class.steps_above(cheapest));
+                let (age, kept) = (age(slot), (patience * worth).min(KEPT_MAX));
+                if age * next_kept > next_age * kept {
+                    (next, next_age, next_kept) = (Some(slot), age, kept);
+                }
+            }
         }
+        next
+    }
+
+    /// The lowest class with a price of which something is listed.
+    fn cheapest(&self) -> Class {
+        let priced = (0..).map(Class).zip(self.fresh.iter().zip(&self.proven));
+        let mut listed = priced.filter(|(class, (fresh, proven))| {
+            *class != Class::NONE && fresh.objects + proven.objects > 0
+        });
+        listed.next().map_or(Class::NONE, |(class, _)| class)
     }
 
     /// Moves time on by what is admitted, by one day at most.
     fn pass(&mut self, units: u32) {
         self.units_today += u64::from(units);
-        if self.units_today * DAYS_OF_HELD >= self.units() {
+        if self.units_today * DAYS_OF_HELD >= self.units {
             self.units_today = 0;
             self.today += 1;
         }
@@ -240,13 +275,10 @@ impl Order {
 
     /// Moves the patience for an object of `units` that came back soon.
     fn learn(&mut self, was_proven: bool, units: u32) {
-        let all = self.fresh.evictions + self.proven.evictions;
-        let own = match was_proven {
-            true => self.proven.evictions,
-            false => self.fresh.evictions,
-        };
+        let all = self.evictions.iter().sum::<u64>();
+        let own = self.evictions[usize::from(was_proven)];
         let rarity = (all as f64 / own.max(1) as f64).min(RARITY_MAX);
-        let share = f64::from(units) / (self.units() + 1) as f64;
+        let share = f64::from(units) / (self.units + 1) as f64;
         let factor = 1.0 + (STEP * share * rarity).min(STEP_MAX);
         let patience = match was_proven {
             true => self.patience * factor,
@@ -255,30 +287,29 @@ impl Order {
         self.patience = patience.clamp(PATIENCE_MIN, PATIENCE_MAX);
     }
 
-    fn units(&self) -> u64 {
-        self.fresh.units + self.proven.units
-    }
-
     /// Enters an object that `round` uses: behind what the round used before, while it lasts.
     fn follow(&mut self, slots: &Slots, slot: SlotId, units: u32, (queue, round): (Queue, u64)) {
         if round != self.round {
             self.round = round;
             self.round_units = 0;
-            self.fresh.cursor = SlotId::NONE;
-            self.proven.cursor = SlotId::NONE;
+            for list in self.fresh.iter_mut().chain(&mut self.proven) {
+                list.cursor = SlotId::NONE;
+            }
         }
         self.round_units += u64::from(units);
-        let lasts = self.round_units * ROUND_OF_HELD <= self.units();
+        let lasts = self.round_units * ROUND_OF_HELD <= self.units;
         self.enter(slots, slot, units, (queue, lasts));
     }
 
     /// Enters an object that is in no list, as used today: behind the cursor, or at the head.
     fn enter(&mut self, slots: &Slots, slot: SlotId, units: u32, (queue, behind): (Queue, bool)) {
         let today = self.today;
-        let list = self.list(queue);
+        let list = self.list(queue, slots[slot].state().class());
         list.push(slots, slot, behind);
         list.units += u64::from(units);
         list.objects += 1;
+        self.units += u64::from(units);
+        self.objects += 1;
         let listed =
             slots[slot].change(|state| Some(state.with_queue(queue).with_day(today).untouched()));
         debug_assert!(listed.is_ok());
@@ -286,17 +317,20 @@ impl Order {
 
     /// Takes `slot` out of the list of `queue`; its state is the caller's business.
     fn detach(&mut self, slots: &Slots, slot: SlotId, units: u32, queue: Queue) {
-        let list = self.list(queue);
+        let list = self.list(queue, slots[slot].state().class());
         list.take(slots, slot);
         list.units -= u64::from(units);
         list.objects -= 1;
+        self.units -= u64::from(units);
+        self.objects -= 1;
     }
 
-    fn list(&mut self, queue: Queue) -> &mut List {
-        match queue {
+    fn list(&mut self, queue: Queue, class: Class) -> &mut List {
+        let lists = match queue {
             Queue::Proven => &mut self.proven,
             _ => &mut self.fresh,
-        }
+        };
+        &mut lists[usize::from(class.0)]
     }
 }
 
@@ -308,7 +342,6 @@ impl List {
             cursor: SlotId::NONE,
             units: 0,
             objects: 0,
-            evictions: 0,
         }
     }
 

@@ -7,15 +7,19 @@
 //! Invariants: an object is whole or absent; an object that is leased or pinned is not evicted;
 //! what is removed is never found again; the bytes behind a pin do not change.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use parking_lot::MutexGuard;
-use tessera_proto::{Instant, LeaseId, ObjectHeader, ObjectId, TenantTag, WriteId};
+use tessera_proto::{
+    Instant, LeaseId, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId,
+};
 
 use crate::config::{StoreConfig, StoreError, TenantLimits};
 use crate::core::Core;
 use crate::guard::{ReadPin, WriteExtent};
 use crate::leases::OwnerId;
+use crate::prices::Prices;
 use crate::slots::{Slot, SlotId};
 use crate::space::{Effort, Room};
 use crate::stat::{StoreStat, TenantStat};
@@ -112,6 +116,18 @@ impl RamStore {
         }
     }
 
+    /// Notes what it costs to compute again what the objects of a namespace hold: of those that are
+    /// published from now on, a dear one stays for longer than a cheap one of its tenant.
+    /// The price is in nanoseconds for a KiB.
+    pub fn price(&self, namespace: NamespaceDigest, ns_per_kib: NonZeroU32) {
+        self.core.prices.note(namespace, ns_per_kib);
+    }
+
+    /// The prices of all namespaces.
+    pub(crate) fn prices(&self) -> &Prices {
+        &self.core.prices
+    }
+
     /// Makes the object visible, whole. The caller has compared the checksum of the bytes with
     /// the header's: the store does not read them again.
     pub fn publish(
@@ -157,6 +173,7 @@ impl RamStore {
             return Err(Published::Mismatch);
         }
         let slot = extent.into_slot(core).ok_or(Published::Mismatch)?;
+        let state = state.with_class(core.prices.class(&header.namespace));
         core.slots[slot].set_id(&id);
         core.write_header(slot, &header, stored_s);
         let mut space = core.space.lock();

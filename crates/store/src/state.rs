@@ -1,4 +1,4 @@
-//! The one word of a record that several threads change at once: holds, kind, queue, last use.
+//! The one word of a record that several threads change at once: holds, kind, list, last use.
 //!
 //! Called through [`Slot`](crate::slots::Slot). Invariant: a record is given back to the allocator
 //! exactly once, by whoever makes the transition to "removed and not held": the last holder if it
@@ -6,30 +6,34 @@
 //! sees in the value that he replaced whether it was he.
 //!
 //! ```text
-//! bits 0..18  pins: reads in progress
-//! bits 18..38 leases
-//! bits 38..41 kind
-//! bits 41..43 list of the order of eviction
-//! bit  43     touched since it entered its list
-//! bits 44..55 day of its last use before that
+//! bits 0..16  pins: reads in progress
+//! bits 16..32 leases
+//! bits 32..35 kind
+//! bits 35..37 list of the order of eviction,
+//! bits 37..41 of this class of prices
+//! bit  41     touched since it entered its list
+//! bits 42..55 day of its last use before that
 //! bits 55..64 tenant that is charged for it
 //! ```
 
+use crate::prices::{CLASSES, Class};
 use crate::tenants::{TENANTS_MAX, TenantId};
 
 const PINS_MAX: u64 = (1 << LEASE_SHIFT) - 1;
-const LEASE_SHIFT: u32 = 18;
+const LEASE_SHIFT: u32 = 16;
 const LEASES_MAX: u64 = (1 << (KIND_SHIFT - LEASE_SHIFT)) - 1;
-const KIND_SHIFT: u32 = 38;
-const QUEUE_SHIFT: u32 = 41;
-const TOUCH_SHIFT: u32 = 43;
-const DAY_SHIFT: u32 = 44;
+const KIND_SHIFT: u32 = 32;
+const QUEUE_SHIFT: u32 = 35;
+const CLASS_SHIFT: u32 = 37;
+const TOUCH_SHIFT: u32 = 41;
+const DAY_SHIFT: u32 = 42;
 const TENANT_SHIFT: u32 = 55;
 
 /// Days that a record tells apart.
 pub(crate) const DAYS: u64 = 1 << (TENANT_SHIFT - DAY_SHIFT);
 
 const _: () = assert!(TENANTS_MAX == 1 << (64 - TENANT_SHIFT));
+const _: () = assert!(CLASSES == 1 << (TOUCH_SHIFT - CLASS_SHIFT));
 
 /// What an extent is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,11 @@ impl State {
         }
     }
 
+    pub(crate) fn class(self) -> Class {
+        let bits = (self.0 >> CLASS_SHIFT) % CLASSES as u64;
+        Class(u8::try_from(bits).expect("four bits"))
+    }
+
     pub(crate) const fn is_touched(self) -> bool {
         (self.0 >> TOUCH_SHIFT) & 1 == 1
     }
@@ -135,6 +144,11 @@ impl State {
         Self(self.0 & !(3 << QUEUE_SHIFT) | (queue as u64) << QUEUE_SHIFT)
     }
 
+    pub(crate) fn with_class(self, class: Class) -> Self {
+        let mask = (CLASSES as u64 - 1) << CLASS_SHIFT;
+        Self(self.0 & !mask | u64::from(class.0) << CLASS_SHIFT)
+    }
+
     pub(crate) const fn with_day(self, day: u64) -> Self {
         Self(self.0 & !((DAYS - 1) << DAY_SHIFT) | (day % DAYS) << DAY_SHIFT)
     }
@@ -147,7 +161,7 @@ impl State {
         Self(self.0 & !(1 << TOUCH_SHIFT))
     }
 
-    /// With one more pin; none if a quarter of a million readers hold it already.
+    /// With one more pin; none if 65,535 readers hold it already.
     pub(crate) const fn pinned(self) -> Option<Self> {
         if self.pins() == PINS_MAX {
             return None;
@@ -155,7 +169,7 @@ impl State {
         Some(Self(self.0 + Self::PIN.0))
     }
 
-    /// With one more lease; none if a million leases hold it already.
+    /// With one more lease; none if 65,535 leases hold it already.
     pub(crate) const fn leased(self) -> Option<Self> {
         if self.leases() == LEASES_MAX {
             return None;
@@ -174,7 +188,9 @@ mod tests {
         let mut state = State::new(Kind::Stored)
             .with_queue(Queue::Parked)
             .with_tenant(TenantId(0x1ff))
-            .with_tenant(tenant);
+            .with_tenant(tenant)
+            .with_class(Class(0xf))
+            .with_class(Class(0xa));
         for pins in 1..=5 {
             state = state
                 .pinned()
@@ -183,9 +199,10 @@ mod tests {
                 .touched();
             assert_eq!((state.pins(), state.leases()), (pins, pins));
             assert!(state.is_touched());
-            state = state.with_day(DAYS + 1_077 + pins);
-            assert_eq!(state.day(), 1_077 + pins);
+            state = state.with_day(DAYS + 5_077 + pins);
+            assert_eq!(state.day(), 5_077 + pins);
             assert_eq!((state.kind(), state.queue()), (Kind::Stored, Queue::Parked));
+            assert_eq!(state.class(), Class(0xa));
         }
         let state = state
             .with_kind(Kind::Removed)
@@ -196,7 +213,7 @@ mod tests {
             (Kind::Removed, Queue::Nowhere)
         );
         assert_eq!((state.is_touched(), state.holds()), (false, 10));
-        assert_eq!(state.day(), 1_082);
+        assert_eq!(state.day(), 5_082);
         assert_eq!(state.tenant(), tenant);
     }
 

@@ -22,12 +22,32 @@ pub(crate) struct Tally {
     pub(crate) hit_tokens: u64,
     /// Blocks found.
     pub(crate) hit_blocks: u64,
+    /// What it costs to compute all prompts,
+    pub(crate) cost: u64,
+    /// and of that spared.
+    pub(crate) saved_cost: u64,
+}
+
+/// Tokens of a context over which attention costs as much as all the rest: the parameters of a
+/// layer over the width that attention works on, four times, for a model of 8 billion parameters.
+const ATTENTION_TOKENS: u64 = 32 << 10;
+
+/// What it costs to compute the first `tokens` of a prompt: each of them costs the same, and
+/// attention over those before it on top. In parts of a token's own cost, `2 * ATTENTION_TOKENS` of
+/// them, so that it is a whole number.
+fn cost(tokens: u64) -> u64 {
+    tokens * (2 * ATTENTION_TOKENS + tokens)
 }
 
 impl Tally {
     /// Tokens found, in percent of those asked for.
     pub(crate) fn percent(&self) -> f64 {
         100.0 * self.hit_tokens as f64 / self.tokens.max(1) as f64
+    }
+
+    /// Computing spared, in percent of what all prompts cost.
+    pub(crate) fn saved_percent(&self) -> f64 {
+        100.0 * self.saved_cost as f64 / self.cost.max(1) as f64
     }
 
     /// The same as it is printed: hundredths of a percent, rounded.
@@ -47,8 +67,11 @@ pub(crate) fn replay(
     for request in &trace.requests {
         let blocks = cache.request(&request.blocks)?;
         tally.tokens += request.tokens;
-        tally.hit_tokens += request.tokens_of(blocks);
+        let hit_tokens = request.tokens_of(blocks);
+        tally.hit_tokens += hit_tokens;
         tally.hit_blocks += blocks as u64;
+        tally.cost += cost(request.tokens);
+        tally.saved_cost += cost(hit_tokens);
         done(request);
     }
     Ok(tally)

@@ -1,6 +1,7 @@
 //! What a replay says: a row for each capacity, as a table and as JSON.
 //!
-//! Called by the command. Hit rates are tokens found, in percent of the tokens asked for.
+//! Called by the command. Hit rates are tokens found, in percent of the tokens asked for; what is
+//! saved is computing, in percent of what all prompts cost, by which a late token counts for more.
 
 use serde::Serialize;
 
@@ -23,6 +24,12 @@ pub(crate) struct Row {
     pub(crate) lru: f64,
     /// and of Belady.
     pub(crate) belady: f64,
+    /// Computing that Tessera saves, percent,
+    pub(crate) tessera_saved: f64,
+    /// that LRU saves,
+    pub(crate) lru_saved: f64,
+    /// and that Belady saves, who looks at tokens only.
+    pub(crate) belady_saved: f64,
     /// Payload bytes that Tessera found.
     pub(crate) hit_bytes: u64,
 }
@@ -62,6 +69,9 @@ impl Row {
             tessera: hundredths(tessera.percent()),
             lru: hundredths(lru.percent()),
             belady: hundredths(belady.percent()),
+            tessera_saved: hundredths(tessera.saved_percent()),
+            lru_saved: hundredths(lru.saved_percent()),
+            belady_saved: hundredths(belady.saved_percent()),
             hit_bytes: tessera.hit_blocks.saturating_mul(object_bytes),
         }
     }
@@ -80,13 +90,24 @@ impl Figures {
                 self.trace, self.requests, self.tokens, self.blocks, self.unique_blocks
             ),
             format!(
-                "{:>10}  {:>10}  {:>8}  {:>8}  {:>8}  {:>7}  {:>9}  {:>10}",
-                "capacity", "", "tessera", "LRU", "Belady", "of LRU", "of Belady", "hit bytes"
+                "{:>10}  {:>10}  {:>8}  {:>8}  {:>8}  {:>7}  {:>9}  {:>8}  {:>8}  {:>8}  {:>10}",
+                "capacity",
+                "",
+                "tessera",
+                "LRU",
+                "Belady",
+                "of LRU",
+                "of Belady",
+                "saved",
+                "by LRU",
+                "Belady",
+                "hit bytes"
             ),
         ];
         lines.extend(self.rows.iter().map(|row| {
             format!(
-                "{:>8.2} %  {:>10}  {:>6.2} %  {:>6.2} %  {:>6.2} %  {:>7}  {:>9}  {:>10}",
+                "{:>8.2} %  {:>10}  {:>6.2} %  {:>6.2} %  {:>6.2} %  {:>7}  {:>9}  \
+                 {:>6.2} %  {:>6.2} %  {:>6.2} %  {:>10}",
                 row.capacity_percent,
                 format_size(row.capacity_bytes),
                 row.tessera,
@@ -94,6 +115,9 @@ impl Figures {
                 row.belady,
                 ratio(row.tessera, row.lru),
                 ratio(row.tessera, row.belady),
+                row.tessera_saved,
+                row.lru_saved,
+                row.belady_saved,
                 format_size(row.hit_bytes),
             )
         }));

@@ -70,18 +70,25 @@ fn bounded(name: &str, trace: &Trace, percents: &[u64], least: f64) {
         let lru = tally(trace, &mut Lru::new(blocks));
         let belady = tally(trace, &mut Belady::new(trace, blocks));
         println!(
-            "{name} {percent:>2} %: {}, LRU {} ({:.3}), Belady {} ({:.3})",
+            "{name} {percent:>2} %: {}, LRU {} ({:.3}), Belady {} ({:.3}); computing saved \
+             {:.2}, LRU {:.2}, Belady {:.2}",
             store.rounded(),
             lru.rounded(),
             store.percent() / lru.percent(),
             belady.rounded(),
-            store.percent() / belady.percent()
+            store.percent() / belady.percent(),
+            store.saved_percent(),
+            lru.saved_percent(),
+            belady.saved_percent()
         );
         let best = belady.hit_tokens >= store.hit_tokens.max(lru.hit_tokens);
         assert!(best, "Belady is the best");
         let stat = direct.store().stat();
         assert_eq!((stat.objects, stat.refused_no_space), (blocks, 0));
-        if store.percent() < lru.percent() * least {
+        let of_lru = store.percent() / lru.percent();
+        let saved_of_lru = store.saved_percent() / lru.saved_percent();
+        // The order counts tokens; a hundredth of what they save may lie in which tokens they are.
+        if of_lru < least || saved_of_lru < least - 0.01 {
             below.push(*percent);
         }
     }

@@ -3,7 +3,9 @@
 //! Invariants: every operation ends by its deadline; lent memory comes back with the outcome, when
 //! nothing can write it any more; a damaged object is removed, so that the next writer replaces it.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -39,6 +41,8 @@ struct Shared {
     nodes: Vec<Arc<Node>>,
     ring: Ring,
     lease_bytes_max: u64,
+    /// Nanoseconds a KiB; 0 before it is known.
+    price: AtomicU32,
     runtime: Handle,
     ended: Latch,
     supervisors: Mutex<Option<JoinSet<()>>>,
@@ -88,6 +92,7 @@ impl Cluster {
             nodes,
             ring,
             lease_bytes_max: config.lease_bytes_max,
+            price: AtomicU32::new(0),
             runtime: runtime.clone(),
             ended,
             supervisors: Mutex::new(Some(supervisors)),
@@ -161,6 +166,12 @@ impl Cluster {
         (outcome, lent)
     }
 
+    /// Tells each node that listens, before the next object that it stores, what it costs to
+    /// compute what is stored from here, nanoseconds a KiB.
+    pub fn price(&self, ns_per_kib: NonZeroU32) {
+        self.0.price.store(ns_per_kib.get(), Ordering::Relaxed);
+    }
+
     /// Stores one object from `segments`, whose bytes give `header.checksum`. The memory comes back
     /// with the outcome, when nothing reads it any more.
     pub async fn store(
@@ -177,7 +188,9 @@ impl Cluster {
         }
         let node = &self.0.nodes[index];
         let started = Instant::now();
-        let (outcome, segments) = requests::store(node, header, segments, deadline).await;
+        let price = NonZeroU32::new(self.0.price.load(Ordering::Relaxed));
+        let object = (header, price);
+        let (outcome, segments) = requests::store(node, object, segments, deadline).await;
         node.counters
             .stored(outcome, header.length_bytes, started.elapsed());
         (outcome, segments)

@@ -3,9 +3,11 @@
 //! Called by the cluster handle and by lookups. Invariant: the memory that a request takes is part
 //! of what it returns, whatever the outcome.
 
+use std::num::NonZeroU32;
+
 use tessera_proto::message::{
-    Drop, DropAnswer, Features, Get, Put, PutAnswer, PutStatus, Refusal, Release, ReleaseAnswer,
-    Remove, RemoveAnswer, RemoveItem,
+    Drop, DropAnswer, Features, Get, Price, Put, PutAnswer, PutStatus, Refusal, Release,
+    ReleaseAnswer, Remove, RemoveAnswer, RemoveItem,
 };
 use tessera_proto::{Expectation, Kind, NamespaceDigest, ObjectHeader, ObjectId, WriteId};
 use tessera_transport::{Lent, Segments};
@@ -95,7 +97,7 @@ fn failed(failure: Failure) -> FetchOutcome {
 /// Stores one object, see [`super::Cluster::store`].
 pub(super) async fn store(
     node: &Node,
-    header: ObjectHeader,
+    (header, price): (ObjectHeader, Option<NonZeroU32>),
     segments: Segments,
     deadline: Instant,
 ) -> (StoreOutcome, Segments) {
@@ -109,6 +111,12 @@ pub(super) async fn store(
     };
     if header.length_bytes > connection.object_bytes_max() {
         return (StoreOutcome::TooLarge, segments);
+    }
+    if let Some(ns_per_kib) = price
+        && connection.features().has(Features::PRICE)
+        && connection.is_new_price(ns_per_kib)
+    {
+        tell_price(node, &connection, (header.namespace, ns_per_kib), until).await;
     }
     let mut request = Vec::with_capacity(128);
     Put { header }.encode(&mut request);
@@ -132,6 +140,23 @@ pub(super) async fn store(
         Err(_) => StoreOutcome::Unreachable,
     };
     (outcome, segments)
+}
+
+/// Tells a node a price. If it is not told, the connection is lost, or has no time for the object
+/// either.
+async fn tell_price(
+    node: &Node,
+    connection: &Connection,
+    (namespace, ns_per_kib): (NamespaceDigest, NonZeroU32),
+    until: &Until,
+) {
+    let mut request = Vec::with_capacity(36);
+    let price = Price {
+        namespace,
+        ns_per_kib,
+    };
+    price.encode(&mut request);
+    call(node, connection, Kind::Price, &request, Cargo::None, until).await;
 }
 
 /// Gives leased ids of one node back.

@@ -4,8 +4,9 @@
 //! and reader are done with it. When a call is dropped, whoever holds the memory frees it after its
 //! last use.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 use tessera_proto::limits::{DEADLINE_MS_MAX, IN_FLIGHT_MAX};
@@ -34,6 +35,8 @@ pub(crate) struct Connection {
     incarnation: Incarnation,
     object_bytes_max: u64,
     features: Features,
+    /// The price that the node was told last; 0 for none.
+    price: AtomicU32,
     progress: Progress,
     in_flight: Arc<Semaphore>,
     useful: AtomicBool,
@@ -55,6 +58,7 @@ impl Connection {
             incarnation: hello.incarnation,
             object_bytes_max: hello.object_bytes_max,
             features: hello.features,
+            price: AtomicU32::new(0),
             progress: link.progress(),
             in_flight: Arc::new(Semaphore::new(in_flight as usize)),
             useful: AtomicBool::new(false),
@@ -76,6 +80,12 @@ impl Connection {
     /// What the node can do beyond the base.
     pub(crate) fn features(&self) -> Features {
         self.features
+    }
+
+    /// Whether the node was not told this price yet. It is told now, by whoever asks.
+    pub(crate) fn is_new_price(&self, ns_per_kib: NonZeroU32) -> bool {
+        let price = ns_per_kib.get();
+        self.price.swap(price, Ordering::Relaxed) != price
     }
 
     /// Bytes that the node has sent so far. A node that sends anything is not silent.

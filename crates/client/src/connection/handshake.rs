@@ -85,7 +85,7 @@ async fn shake_hands(
     let hello = Hello {
         version_min: PROTOCOL_VERSION,
         version_max: PROTOCOL_VERSION,
-        features: Features::DROP,
+        features: Features::ALL,
         incarnation: spec.incarnation,
         name: spec.name.clone(),
     };

@@ -12,6 +12,7 @@ mod fence;
 mod handover;
 mod landing;
 mod metrics;
+mod price;
 mod remote;
 mod scheduler;
 mod staging;

@@ -4,6 +4,7 @@
 //! injected through the interface that production uses.
 
 use std::future::Future;
+use std::num::NonZeroU32;
 
 use tessera_proto::{Expectation, ObjectHeader, ObjectId};
 use tessera_transport::{Lent, Segments};
@@ -43,6 +44,9 @@ pub trait Remote: Send + Sync + 'static {
         lent: Lent,
         until: Until,
     ) -> impl Future<Output = (FetchOutcome, Lent)> + Send;
+
+    /// Says what it costs to compute what is stored; see [`Cluster::price`].
+    fn price(&self, ns_per_kib: NonZeroU32);
 
     /// Stores one object; see [`Cluster::store`].
     fn store(
@@ -90,6 +94,10 @@ impl Remote for Cluster {
         until: Until,
     ) -> impl Future<Output = (FetchOutcome, Lent)> + Send {
         self.fetch(expectation, lease, lent, until)
+    }
+
+    fn price(&self, ns_per_kib: NonZeroU32) {
+        self.price(ns_per_kib);
     }
 
     fn store(

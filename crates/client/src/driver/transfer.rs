@@ -25,6 +25,7 @@ use super::clock::Clock;
 use super::config::millis;
 use super::error::{DriverError, MemoryFault};
 use super::landing::{Copying, Landing};
+use super::price::Meter;
 use super::remote::Remote;
 use super::scheduler::lease_of;
 use super::staging::{Slot, Staging};
@@ -64,6 +65,8 @@ pub(super) struct Machine {
     /// Completions that the model thread takes up by itself, in serialized mode.
     pub(super) completions: Vec<WorkerEvent>,
     pub(super) closed: bool,
+    /// What it costs to compute what is saved.
+    pub(super) meter: Meter,
     /// What nodes have said of the objects that the end of this step saves.
     pub(super) admission: Admission,
     /// Calls back what a load's transfers hold, for each load that has begun some.
@@ -77,11 +80,12 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(root: WorkerRoot) -> Self {
+    pub(super) fn new(root: WorkerRoot, meter: Meter) -> Self {
         Self {
             root,
             completions: Vec::new(),
             closed: false,
+            meter,
             admission: Admission::default(),
             recalls: BTreeMap::new(),
             unfenced: BTreeMap::new(),
@@ -367,12 +371,20 @@ impl<R: Remote> Shared<R> {
             return;
         }
         let deadline = tokio::time::Instant::now() + shared.store_timeout;
+        let computed = present.iter().chain(&saves);
+        let bytes = computed.map(|save| shared.layout.object_bytes(save.group));
+        let bytes = bytes.sum();
         if let Err(fault) = shared.rest(deadline) {
             tracing::warn!(%fault, "a step's objects are not saved");
             for save in &saves {
                 Self::saved(shared, save, SaveOutcome::Device);
             }
             return;
+        }
+        // Behind the fence: until here, the device has computed.
+        let now = shared.clock.now();
+        if let Some(price) = shared.machine.lock().meter.end(now, bytes) {
+            shared.remote.price(price);
         }
         let staged: Vec<_> = saves.iter().map(|save| Self::stage(shared, save)).collect();
         for (save, staged) in saves.iter().zip(staged) {

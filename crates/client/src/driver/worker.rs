@@ -21,6 +21,7 @@ use super::config::EngineConfig;
 use super::error::{DriverError, StartError};
 use super::handover::{PeerPlace, Peers};
 use super::metrics::WorkerMetrics;
+use super::price::Meter;
 use super::remote::{Remote, connect};
 use super::staging::Staging;
 use super::transfer::{Machine, Shared, Tally};
@@ -75,6 +76,7 @@ impl<R: Remote> WorkerDriver<R> {
             .enable_all()
             .build()?;
         let peers = Peers::start(config, &layout, runtime.handle())?;
+        let meter = Meter::new(layout.largest_object_bytes());
         let stores = usize::try_from(config.options.max_saves).unwrap_or(Semaphore::MAX_PERMITS);
         let shared = Shared {
             remote: connect(runtime.handle())?,
@@ -88,7 +90,7 @@ impl<R: Remote> WorkerDriver<R> {
             store_timeout: config.options.save_timeout,
             proof_timeout: config.options.proof_timeout,
             preempt_timeout: config.options.preempt_timeout,
-            machine: Mutex::new(Machine::new(WorkerRoot::new(worker))),
+            machine: Mutex::new(Machine::new(WorkerRoot::new(worker), meter)),
             changed: Condvar::new(),
             runtime: runtime.handle().clone(),
             tally: Tally::default(),
@@ -125,6 +127,7 @@ impl<R: Remote> WorkerDriver<R> {
             let over = |machine: &Machine| !machine.root.is_any_loading();
             Shared::wait_until(shared, &mut machine, None, over)?;
         }
+        machine.meter.begin(shared.clock.now());
         Ok(())
     }
 

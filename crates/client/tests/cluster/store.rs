@@ -1,5 +1,6 @@
 //! Saves: whole payloads from scattered memory, and sources that come back when nothing reads them.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tessera_client::{
@@ -190,4 +191,41 @@ async fn a_drop_is_sent_to_a_node_that_takes_it_and_to_no_other() {
     })
     .await;
     assert_eq!(must(dropping).await.unwrap(), Ok(answer));
+}
+
+#[tokio::test]
+async fn a_price_is_told_before_the_next_object_once_and_only_to_a_node_that_listens() {
+    let stored = PutAnswer {
+        status: PutStatus::Stored,
+    };
+    let mut node = Fake::start().await;
+    for (features, prices, told) in [
+        (Features::DROP, [512, 512, 1_024], [false; 3]),
+        (Features::PRICE, [512, 512, 1_024], [true, false, true]),
+    ] {
+        node.features = features;
+        let (cluster, mut peer) = node.connected().await;
+        for (price, told) in prices.into_iter().zip(told) {
+            cluster.price(NonZeroU32::new(price).unwrap());
+            let object = Object::new(1, 1000);
+            let storing = store(&object, &cluster, far());
+            let mut request = peer.request().await;
+            assert_eq!(request.header.kind == Kind::Price, told);
+            if told {
+                let sent = message::Price::decode(&request.body).unwrap();
+                assert_eq!(sent.namespace, object.header.namespace);
+                assert_eq!(sent.ns_per_kib.get(), price);
+                peer.answer(request.header.request, Kind::PriceAnswer, |_| {})
+                    .await;
+                request = peer.request().await;
+            }
+            assert_eq!(request.header.kind, Kind::Put);
+            peer.payload(&request.header).await;
+            peer.answer(request.header.request, Kind::PutAnswer, |body| {
+                stored.encode(body);
+            })
+            .await;
+            assert_eq!(must(storing).await.unwrap().0, StoreOutcome::Stored);
+        }
+    }
 }

@@ -7,6 +7,7 @@ mod hostile;
 mod lifetime;
 mod messages;
 mod place;
+mod prices;
 mod probe;
 mod sending;
 mod support;

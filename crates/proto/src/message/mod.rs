@@ -7,6 +7,7 @@ mod drop;
 mod lease;
 mod object;
 mod peer;
+mod price;
 mod session;
 mod stat;
 
@@ -19,5 +20,6 @@ pub use peer::{
     PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
     PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup,
 };
+pub use price::{Price, PriceAnswer};
 pub use session::{Features, Hello, HelloAnswer, Incarnation, Ping, Refusal, Refused};
 pub use stat::{Stat, StatAnswer, StatEntry};

@@ -14,6 +14,10 @@ pub struct Features(pub u64);
 impl Features {
     /// The node takes DROP. One that does not ends the connection on which it comes.
     pub const DROP: Self = Self(1);
+    /// The node takes PRICE, as above.
+    pub const PRICE: Self = Self(1 << 1);
+    /// All that this build has.
+    pub const ALL: Self = Self(Self::DROP.0 | Self::PRICE.0);
 
     /// What both have.
     #[must_use]

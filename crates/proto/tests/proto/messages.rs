@@ -45,4 +45,5 @@ messages! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
     ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
     PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Drop, DropAnswer,
+    Price, PriceAnswer,
 }

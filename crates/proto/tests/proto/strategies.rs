@@ -1,5 +1,7 @@
 //! Values of every type, as property tests draw them.
 
+use std::num::NonZeroU32;
+
 use proptest::array::uniform32;
 use proptest::collection::vec;
 use proptest::option;
@@ -305,6 +307,12 @@ fn objects() -> impl Strategy<Value = Message> {
         vec(item.prop_map(|(id, write)| RemoveItem { id, write }), 0..9)
             .prop_map(|items| Remove { items }.into()),
         vec(any::<bool>(), 0..9).prop_map(|removed| RemoveAnswer { removed }.into()),
+        (any::<[u8; 32]>(), 1..=u32::MAX).prop_map(|(digest, ns)| message::Price {
+            namespace: NamespaceDigest(digest),
+            ns_per_kib: NonZeroU32::new(ns).expect("not 0"),
+        }
+        .into()),
+        Just(message::PriceAnswer.into()),
         any::<[u8; 32]>().prop_map(|digest| message::Drop {
             namespace: NamespaceDigest(digest)
         }

@@ -1,5 +1,7 @@
 //! The golden file of wire version 1: every message as bytes, and bytes that must be refused.
 
+use std::num::NonZeroU32;
+
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, DropAnswer, Features, Get, GetAnswer, GetStatus, Hello,
     HelloAnswer, PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer,
@@ -51,7 +53,15 @@ fn lease() -> Option<LeaseId> {
 
 /// The messages of the golden file, in its order, with the kind where it is not the type's name.
 fn messages() -> Vec<(&'static str, Message)> {
-    [session(), objects(), leases(), peers(), parts()].concat()
+    [
+        session(),
+        objects(),
+        namespaces(),
+        leases(),
+        peers(),
+        parts(),
+    ]
+    .concat()
 }
 
 fn session() -> Vec<(&'static str, Message)> {
@@ -257,6 +267,20 @@ fn objects() -> Vec<(&'static str, Message)> {
             }
             .into(),
         ),
+    ]
+}
+
+fn namespaces() -> Vec<(&'static str, Message)> {
+    vec![
+        (
+            "price",
+            message::Price {
+                namespace: object().namespace,
+                ns_per_kib: NonZeroU32::new(400).expect("not 0"),
+            }
+            .into(),
+        ),
+        ("price_answer", message::PriceAnswer.into()),
         (
             "drop",
             message::Drop {

@@ -65,10 +65,13 @@ impl Writer<'_> {
     }
 
     /// What of a segment is written again: all that is leased; and, as far as the credit goes, what
-    /// tenants with little have, and then what was read most, or is in RAM now. Each segment that
-    /// leaves earns half of one, so that the other half is there for what is new.
+    /// tenants with little have, and then what was read most, or is in RAM now, a read of what is
+    /// dear counting for more. Each segment that leaves earns half of one, so that the other half
+    /// is there for what is new.
     fn worth_keeping(&mut self, records: &[RecordId]) -> Keep {
         let (mut leased, mut hot) = (Vec::new(), Vec::new());
+        let prices = self.shared.ram.prices();
+        let cheapest = prices.cheapest();
         for records in records.chunks(RECORDS_PER_HOLD) {
             let directory = self.shared.directory.lock();
             let index = &directory.records;
@@ -85,8 +88,11 @@ impl Writer<'_> {
                     _ if index.is_held(record) => leased.push(record),
                     0 if !little && !in_ram() => {}
                     touches => {
-                        let length = index.location(record).length_bytes as usize;
-                        hot.push(((little, touches), image_bytes(length), record));
+                        let location = index.location(record);
+                        let namespace = directory.namespaces.name(location.namespace).digest;
+                        let worth = touches << prices.class(&namespace).steps_above(cheapest);
+                        let length = location.length_bytes as usize;
+                        hot.push(((little, worth), image_bytes(length), record));
                     }
                 }
             }

@@ -10,6 +10,7 @@ mod expiry;
 mod faults;
 mod leases;
 mod model;
+mod prices;
 mod publication;
 mod sample;
 mod tenants;

@@ -4,6 +4,7 @@
 //! not evict: a missing object is believed, unless it is leased or pinned.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 use proptest::prelude::*;
 use tessera_proto::{Instant, LeaseId, WriteId, checksum};
@@ -60,6 +61,10 @@ enum Step {
     Drop {
         key: u64,
     },
+    Price {
+        key: u64,
+        ns_per_kib: NonZeroU32,
+    },
     Wait {
         nanos: u64,
     },
@@ -90,6 +95,8 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(which, keys)| Step::Release { which, keys }),
         1 => (0..3_u64).prop_map(|owner| Step::LoseOwner { owner }),
         1 => key().prop_map(|key| Step::Drop { key }),
+        1 => (key(), any::<NonZeroU32>())
+            .prop_map(|(key, ns_per_kib)| Step::Price { key, ns_per_kib }),
         2 => (1..30_u64).prop_map(|ticks| Step::Wait { nanos: ticks * TICK_NS }),
     ]
 }
@@ -157,6 +164,7 @@ impl Model {
                 assert_eq!(pin.header().write, WriteId(write.1));
                 assert_eq!(pin.header().check_payload(checksum(&pin)), Ok(()));
             }
+            Step::Price { key, ns_per_kib } => self.store.price(namespace_of(key), ns_per_kib),
             Step::Remove { key, which_write } => self.remove(key, which_write),
             Step::Acquire {
                 owner,

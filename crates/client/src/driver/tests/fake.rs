@@ -1,6 +1,7 @@
 //! Cache nodes in memory, with faults.
 
 use std::collections::HashMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -77,6 +78,8 @@ pub(super) struct Fake {
     pub(super) fetches: Arc<AtomicUsize>,
     /// Payloads that were sent.
     pub(super) stores: Arc<AtomicUsize>,
+    /// What they were told that it costs to compute what is stored.
+    pub(super) price: Arc<Mutex<Option<NonZeroU32>>>,
     pub(super) shutdowns: Arc<AtomicUsize>,
     /// Calls to end all connections that will fail themselves.
     pub(super) broken_shutdowns: Arc<AtomicUsize>,
@@ -94,6 +97,7 @@ impl Fake {
             probes: Arc::default(),
             fetches: Arc::default(),
             stores: Arc::default(),
+            price: Arc::default(),
             shutdowns: Arc::default(),
             broken_shutdowns: Arc::default(),
         }
@@ -265,6 +269,10 @@ impl Remote for Fake {
             fault => self.deliver(&expectation, &mut lent, fault),
         };
         (outcome, lent)
+    }
+
+    fn price(&self, price: NonZeroU32) {
+        *self.price.lock() = Some(price);
     }
 
     async fn store(

@@ -52,6 +52,19 @@ fn a_full_staging_skips_and_counts_and_serves_again() {
 }
 
 #[test]
+fn a_step_that_completes_many_chunks_says_what_they_cost_and_one_that_completes_few_does_not() {
+    let nodes = Fake::new();
+    let engine = Engine::new(&config("full", "async", 1), &nodes);
+    let remote = &engine.workers[0].remote;
+    engine.compute("few", &engine.tables(1, 24), 24);
+    engine.wait_for_saves();
+    assert_eq!((nodes.objects(), *remote.price.lock()), (3, None));
+    engine.compute("many", &engine.tables(1, 32), 32);
+    engine.wait_for_saves();
+    assert!(remote.price.lock().is_some());
+}
+
+#[test]
 fn a_replicated_group_is_saved_by_one_rank_and_loaded_by_all() {
     let nodes = Fake::new();
     let mut config = config("hybrid", "async", 2);

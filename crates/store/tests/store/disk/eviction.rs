@@ -1,12 +1,13 @@
 //! A full disk is normal: segments leave by age, what is read or leased is written again.
 
+use std::num::NonZeroU32;
 use std::slice;
 
 use tessera_store::{DiskConfig, Published};
 
 use super::memory::{Faults, HEAD_BYTES, MemoryDisk};
 use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, open, put, remove, try_open};
-use crate::sample::{Numbers, id};
+use crate::sample::{NAMESPACE_SHIFT, Numbers, id, namespace_of};
 
 #[test]
 fn full_disk_keeps_taking_objects_and_holds_the_newest() {
@@ -73,6 +74,44 @@ fn disk_full_of_what_is_read_takes_new_objects_all_the_same() {
     assert_eq!(stat.skipped, 0);
     // Of a segment that leaves, half stays; what tables and the ends of segments lose is new's.
     assert!(stat.reinserted_bytes <= 2 * stat.written_bytes, "{stat:?}");
+}
+
+/// Objects of two namespaces with these prices that are left, of a disk that was full of them, all
+/// of them read, after as much was written that nobody reads.
+fn left_with_prices(prices: [u32; 2]) -> [usize; 2] {
+    let disk = MemoryDisk::new(16, SEGMENT);
+    let store = open(MIB, &disk);
+    let namespaces = [0, 1 << NAMESPACE_SHIFT];
+    for (namespace, price) in namespaces.into_iter().zip(prices) {
+        let ns_per_kib = NonZeroU32::new(price).expect("a price");
+        store.ram().price(namespace_of(namespace), ns_per_kib);
+    }
+    let keys = |namespace: u64| (0..60).map(move |key| namespace + key);
+    let [one, other] = namespaces.map(keys);
+    let both: Vec<_> = one.zip(other).flat_map(<[u64; 2]>::from).collect();
+    for key in &both {
+        put(&store, *key, 1, 20 * KIB);
+    }
+    empty_ram(&store, &both);
+    for key in &both {
+        assert!(get(&store, *key).is_some());
+    }
+    empty_ram(&store, &both);
+    for key in 1_000..1_100 {
+        put(&store, key, 1, 20 * KIB);
+    }
+    namespaces.map(|namespace| {
+        let left = keys(namespace).filter(|key| store.contains(&id(*key)));
+        left.count()
+    })
+}
+
+#[test]
+fn of_what_is_read_the_dear_is_written_again_first() {
+    let [one, other] = left_with_prices([100, 100]);
+    assert!(one.abs_diff(other) < 4, "{one} and {other}");
+    let [cheap, dear] = left_with_prices([100, 1_600]);
+    assert!(dear > cheap + 4, "{dear} dear, {cheap} cheap");
 }
 
 #[test]
