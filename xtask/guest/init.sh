@@ -27,12 +27,13 @@ mount --bind /dev /host/dev
 mkdir -p /dev/shm
 mount -t tmpfs tmpfs /host/dev/shm
 mount -t tmpfs tmpfs /host/tmp
+mount -t tmpfs tmpfs /host/run
 mount -t 9p -o "$share" job /host/mnt || finish "the job cannot be mounted"
 
 # rxe0 is the loopback; rxe1 and rxe2 are the two ends of a cable. Both ends have their address in
 # one kernel, which would take the short way between them, so its table of local addresses is asked
 # last, and before it the cable for what leaves by one end to the other.
-cat > /host/tmp/network.sh <<'NETWORK'
+cat > /host/run/network.sh <<'NETWORK'
 set -e
 ip link set lo up
 ip link add cable1 type veth peer name cable2
@@ -46,27 +47,32 @@ for end in 1 2; do
 done
 ip rule add pref 200 lookup local
 ip rule del pref 0
-sh /tmp/cable.sh mend
+sh /run/cable.sh mend
 rdma link add rxe0 type rxe netdev lo
 rdma link add rxe1 type rxe netdev cable1
 rdma link add rxe2 type rxe netdev cable2
 NETWORK
-cat > /host/tmp/cable.sh <<'CABLE'
+cat > /host/run/cable.sh <<'CABLE'
 set -e
-if [ "$1" = cut ]; then
-    exec ip link set cable1 down
-fi
 way() {
     ip route replace 10.77.0.$2 dev cable$1 src 10.77.0.$1 table 10$1
     address=$(cat /sys/class/net/cable$2/address)
     ip neigh replace 10.77.0.$2 lladdr "$address" dev cable$1 nud permanent
 }
-ip link set cable1 up
-ip link set cable2 up
-way 1 2
-way 2 1
+case "$1" in
+cut) ip link set cable1 down ;;
+mend)
+    tc qdisc del dev cable1 root 2>/dev/null || true
+    ip link set cable1 up
+    ip link set cable2 up
+    way 1 2
+    way 2 1
+    ;;
+# What leaves by its first end: late, or with holes.
+*) tc qdisc replace dev cable1 root netem "$@" ;;
+esac
 CABLE
-chroot /host /bin/sh /tmp/network.sh || finish "the RDMA devices cannot be made"
+chroot /host /bin/sh /run/network.sh || finish "the RDMA devices cannot be made"
 
 echo "tessera-guest ready"
 chroot /host /bin/sh /mnt/job.sh

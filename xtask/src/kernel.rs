@@ -18,8 +18,8 @@ use crate::step::{self, Step};
 const META_PACKAGE: &str = "linux-image-amd64";
 
 /// What the guest needs beside what is built in: the host's files, RDMA devices over Ethernet and
-/// the checksum of their packets, two ends of a cable.
-const MODULES: [&str; 7] = [
+/// the checksum of their packets, two ends of a cable, and what makes the cable worse than it is.
+const MODULES: [&str; 8] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
@@ -27,6 +27,7 @@ const MODULES: [&str; 7] = [
     "rdma_rxe",
     "ib_uverbs",
     "veth",
+    "sch_netem",
 ];
 
 /// A kernel in the cache.

@@ -1,7 +1,7 @@
 //! `cargo xtask rdma-test`: the tests of the RDMA transport, on real verbs in a guest.
 //!
-//! Called by people and by [`crate::ci`]. The invariant: a test that did not run is a failure, since
-//! everywhere else these tests are skipped.
+//! Called by people and by [`crate::ci`]. The invariant: a test that did not run is a failure,
+//! since everywhere else these tests are skipped.
 
 use std::env;
 use std::fs;
@@ -106,7 +106,7 @@ fn all_ran(mut tally: Tally) -> Tally {
 fn script(binaries: &[PathBuf], filter: Option<&str>) -> String {
     let mut script = String::from(
         "cd /tmp\nstatus=0\nexport TESSERA_RDMA_DEVICES=rxe0,rxe1,rxe2\n\
-         export TESSERA_RDMA_CABLE=/tmp/cable.sh\n",
+         export TESSERA_RDMA_CABLE=/run/cable.sh\n",
     );
     for binary in binaries {
         let name = binary.file_name().unwrap_or_default().to_string_lossy();

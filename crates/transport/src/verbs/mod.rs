@@ -2,13 +2,12 @@
 //! process reads and writes a peer's memory, and by which a peer reaches ours.
 //!
 //! Called by whoever moves bytes between hosts; a link of another kind carries the [`Card`]s by
-//! which two pairs find each other. It reports completions and gives proofs, and judges nothing:
+//! which two pairs find each other. It reports completions and gives proofs, and judges nothing.
 //!
-//! | fence | what proves it here |
-//! |---|---|
-//! | F1, posted = finished | [`QueuePair::is_drained`]: every request has a completion of its own |
-//! | F2, the initiator closes its side | [`QueuePair::close`], then events until it is drained |
-//! | F3, the target takes access away | [`Exposed::revoke`] for one loan, [`QueuePair::reset`] for all that a peer reached through a pair |
+//! - F1, posted = finished: [`QueuePair::is_drained`], as every request has its own completion;
+//! - F2, the initiator closes its side: [`QueuePair::close`], then events until it is drained;
+//! - F3, the target takes access away: [`Exposed::revoke`] for one loan, [`QueuePair::reset`] for
+//!   all that a peer reached through a pair.
 //!
 //! The invariant: memory that the hardware may read or write is owned by a value of this module,
 //! and leaves it only with one of these proofs. Where a proof fails, the memory is kept for ever.

@@ -6,7 +6,8 @@ use tessera_transport::verbs::{Exposed, Failure, PostError, Registered, Rights, 
 use tessera_transport::{Lent, Region, SegmentError, Segments};
 
 use crate::support::{
-    Local, assert_bytes, connected, drained, fill, ids, part, pattern, post, rail,
+    Cable, Local, assert_bytes, bytes, connected, drained, fill, ids, part, pattern, post, rail,
+    told, until,
 };
 
 const MIB: usize = 1 << 20;
@@ -54,6 +55,7 @@ fn f2_a_closed_side_reports_every_posted_request_once_and_writes_no_more() {
     });
     post(&mut pair, batch.collect());
     pair.close().unwrap();
+    assert!(!pair.is_drained(), "closed is not flushed");
     let more = vec![local.write(99, 0, readable.remote(0, 1).unwrap(), None)];
     assert!(matches!(pair.post(more), Err((PostError::Ended, _))));
     let mut ended = drained(&mut pair);
@@ -135,6 +137,54 @@ fn f3_writes_that_are_on_their_way_when_the_target_revokes_change_no_byte_behind
         drop(lent);
         assert_bytes(&target, &canary, "behind the revocation");
     }
+}
+
+#[test]
+#[ignore = "needs RDMA devices: cargo xtask rdma-test"]
+fn f3_bytes_land_behind_the_error_of_their_sender_until_the_target_revokes() {
+    let (near, far) = (rail(1), rail(2));
+    let (mut pair, _peer) = connected(&near, &far);
+    let (mut other, mut its_peer) = connected(&near, &far);
+    let (open, revoked) = (
+        Region::allocate(4096).unwrap(),
+        Region::allocate(4096).unwrap(),
+    );
+    let exposed = [&open, &revoked].map(|region| {
+        let lent = Lent::new(Segments::whole(region)).unwrap();
+        Exposed::new(&far, lent).unwrap()
+    });
+    let local = Local::new(&near, &pattern(4096, 15));
+    let last = Registered::new(&far, &Region::allocate(1).unwrap(), Rights::Write).unwrap();
+
+    let cable = Cable::made(&["delay", "3s"]);
+    let writes = exposed
+        .iter()
+        .map(|of| local.write(1, 0, of.remotes()[0], None));
+    post(&mut pair, writes.collect());
+    // On its way behind them, by another pair: what tells that they have arrived.
+    post(
+        &mut other,
+        vec![local.write(2, 0, last.remote(0, 1).unwrap(), Some(1))],
+    );
+    pair.close().unwrap();
+    let ended = drained(&mut pair);
+    assert!(
+        ended.iter().all(|ended| ended.outcome.is_err()),
+        "to their sender they have failed"
+    );
+    let [_still_open, exposed] = exposed;
+    let mut lent = exposed.revoke().unwrap();
+    let canary = pattern(4096, 16);
+    lent.copy_from(&canary).unwrap();
+
+    assert_eq!(told(&mut its_peer), 1);
+    let sent = pattern(4096, 15);
+    until("what had failed lands all the same", || {
+        bytes(&open) == sent
+    });
+    assert_bytes(&revoked, &canary, "behind the revocation");
+    drop(cable);
+    assert!(drained(&mut other)[0].outcome.is_ok());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Devices, pairs that are connected, memory with a pattern, and waiting with a bound.
 
 use std::env;
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -181,4 +182,27 @@ pub(crate) fn told(pair: &mut QueuePair) -> u32 {
 /// The ids of requests, in the order in which they ended.
 pub(crate) fn ids(ended: &[Ended]) -> Vec<u64> {
     ended.iter().map(|ended| ended.request.id).collect()
+}
+
+/// The cable, worse than it is until this is dropped.
+pub(crate) struct Cable;
+
+impl Cable {
+    /// `cut`, or what `tc` calls it: `loss 2%`, `delay 1s`.
+    pub(crate) fn made(how: &[&str]) -> Self {
+        cable(how);
+        Self
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        cable(&["mend"]);
+    }
+}
+
+fn cable(how: &[&str]) {
+    let script = env::var("TESSERA_RDMA_CABLE").expect("TESSERA_RDMA_CABLE names no script");
+    let status = Command::new("sh").arg(script).args(how).status().unwrap();
+    assert!(status.success(), "{how:?} of the cable");
 }
