@@ -157,7 +157,9 @@ impl HandoverRoot {
         let admitted = self.judge(now_unix_ms, text, prompt);
         let (ticket, limit) = admitted.inspect_err(|_| self.counters.tickets_refused += 1)?;
         self.counters.tickets += 1;
-        let shared = self.holder(ticket.transfer).is_some();
+        // By one that holds it, or has spent it: a second order could only fail.
+        let mut others = self.takers.values();
+        let shared = others.any(|of| of.ticket.transfer == ticket.transfer);
         let patience = self.config.lease_ms.saturating_add(self.config.timeout_ms);
         let taker = Taker {
             ticket: Arc::new(ticket),

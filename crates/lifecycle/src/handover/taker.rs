@@ -18,8 +18,8 @@ use crate::shape::{GroupKind, Shape};
 pub(super) enum Stage {
     /// The ticket is its own, and unused.
     Held,
-    /// Another sample of the same prompt has the ticket; what it brings is in the engine's own
-    /// cache then.
+    /// Another sample of the same prompt has the ticket, or had it; what it brings is in the
+    /// engine's own cache then.
     Waits,
     /// The transfer is ordered.
     Taken,

@@ -99,3 +99,24 @@ fn the_last_token_is_left_to_decode_where_a_state_or_a_window_stands_behind_it()
     assert_eq!(root(FULL, 1).left_to_decode(), 0);
     assert_eq!(root(HYBRID, 1).left_to_decode(), 1);
 }
+
+#[test]
+fn nothing_is_left_to_decode_where_nothing_is_offered() {
+    let mut decode = root(HYBRID, 1);
+    decode.config.offers = false;
+    assert_eq!(decode.left_to_decode(), 0);
+    assert_eq!(root(&HYBRID[1..2], 1).left_to_decode(), 1);
+}
+
+#[test]
+fn a_prompt_without_tokens_or_with_other_groups_is_not_offered() {
+    let mut prefill = root(FULL, 1);
+    let text = Text::new(1, 8);
+    assert_eq!(offer(&mut prefill, &Text::new(1, 0), &[vec![1]]), None);
+    assert_eq!(offer(&mut prefill, &text, &[]), None);
+    assert_eq!(offer(&mut prefill, &text, &[vec![1, 2], vec![3, 4]]), None);
+    none(&mut prefill);
+    assert!(offer(&mut prefill, &text, &[vec![1, 2]]).is_some());
+    let counters = prefill.counters();
+    assert_eq!((counters.offers, counters.offers_withheld), (1, 3));
+}
