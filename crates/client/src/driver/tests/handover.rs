@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
+use tessera_lifecycle::StepPlan;
 use tessera_proto::ticket::{Prompt, TicketWorker};
 
 use super::engine::{Engine, config, hashes};
@@ -323,4 +324,100 @@ fn engines_without_a_listener_have_no_place_and_take_nothing() {
     assert_eq!(engine.scheduler.left_to_decode(), 0);
     let admitted = with_prompt(TOKENS, |prompt| engine.scheduler.admit("d", "00", prompt));
     assert_eq!(admitted.unwrap(), Err(Refused::Role));
+}
+
+#[test]
+fn a_plan_that_comes_again_orders_nothing_again() {
+    let pair = Pair::new("full", 1);
+    let to = pair.decode.tables(20, TOKENS - 1);
+    pair.admit("d", &pair.offer("p", &pair.prefill.tables(5, TOKENS)));
+    let promised = pair.decode.lookup("d", TOKENS, 0).tokens.unwrap();
+    pair.decode.scheduler.allocated("d", &to, promised).unwrap();
+    let plan = pair.decode.plan(&StepInput::default());
+    pair.decode.execute(&plan);
+    pair.decode.execute(&plan);
+    let worker = &pair.decode.workers[0];
+    assert_eq!(worker.outcome("d"), (vec!["d".to_owned()], vec![], vec![]));
+    // Nor when it is over, nor as an earlier one.
+    pair.decode.execute(&plan);
+    let mut later = StepPlan::decode(&plan).unwrap();
+    later.handovers.clear();
+    later.step += 1;
+    pair.decode.execute(&later.encode());
+    pair.decode.execute(&plan);
+    worker.assert_nothing_more();
+    let counters = worker.driver.metrics().peers.machine;
+    assert_eq!((counters.transfers, counters.repeated_orders), (1, 0));
+    pair.assert_sent("p");
+}
+
+#[test]
+fn plans_of_another_scheduler_are_counted_anew() {
+    let pair = Pair::new("full", 1);
+    let to = pair.decode.tables(20, TOKENS - 1);
+    pair.admit("d", &pair.offer("p", &pair.prefill.tables(5, TOKENS)));
+    let promised = pair.decode.lookup("d", TOKENS, 0).tokens.unwrap();
+    pair.decode.scheduler.allocated("d", &to, promised).unwrap();
+    let plan = pair.decode.plan(&StepInput::default());
+    let mut another = StepPlan::decode(&plan).unwrap();
+    another.handovers.clear();
+    (another.incarnation, another.step) = (!another.incarnation, u64::MAX);
+    pair.decode.execute(&another.encode());
+    pair.decode.execute(&plan);
+    let outcome = pair.decode.workers[0].outcome("d");
+    assert_eq!(outcome, (vec!["d".to_owned()], vec![], vec![]));
+}
+
+#[test]
+fn what_is_called_off_before_it_was_given_moves_nothing_and_frees_prefill() {
+    let pair = Pair::new("hybrid", 1);
+    let before = pair.decode.workers[0].memory();
+    let from = with_nulls(pair.prefill.tables(5, pair.offered));
+    pair.admit("d", &pair.finish("p", &from));
+    pair.take("d", &with_nulls(pair.decode.tables(20, TOKENS - 1)), 0);
+    let (giver, taker) = (&pair.prefill.workers[0], &pair.decode.workers[0]);
+    eventually("decode asks", || {
+        giver.driver.metrics().peers.machine.early_claims == 1
+    });
+    pair.decode.scheduler.finished("d", None).unwrap();
+    pair.decode
+        .execute(&pair.decode.plan(&StepInput::default()));
+    // Prefill has not said a word, and the patience of decode is long.
+    let called_off = (vec!["d".to_owned()], vec!["d".to_owned()], vec![]);
+    assert_eq!(taker.outcome("d"), called_off);
+    pair.tell();
+    pair.assert_sent("p");
+    assert_eq!(taker.memory(), before);
+    assert_eq!(taker.driver.metrics().peers.bytes_received, 0);
+    taker.assert_nothing_more();
+}
+
+#[test]
+fn of_two_requests_each_is_reported_under_its_own_name_and_only_one_has_failed() {
+    let pair = Pair::patient("hybrid", 1, Duration::from_millis(1_500));
+    let from = with_nulls(pair.prefill.tables(5, pair.offered));
+    pair.admit("good", &pair.offer("p", &from));
+    // A block that the engine left out: what is ordered fits no offer.
+    let mut short = with_nulls(pair.decode.tables(20, TOKENS - 1));
+    short[0][0] = 0;
+    let to = with_nulls(pair.decode.tables(30, TOKENS - 1));
+    pair.admit("bad", &pair.offer("q", &from));
+    pair.take("bad", &short, 0);
+    pair.take("good", &to, 0);
+    let worker = &pair.decode.workers[0];
+    let names = parking_lot::Mutex::new((Vec::new(), Vec::new()));
+    eventually("both are reported", || {
+        let results = worker.driver.poll().unwrap();
+        let mut all = names.lock();
+        all.0.extend(results.finished_recving);
+        all.1.extend(results.failed_recving);
+        all.0.len() == 2
+    });
+    let (mut received, failed) = names.into_inner();
+    received.sort();
+    assert_eq!(
+        (received, failed),
+        (vec!["bad".into(), "good".into()], vec!["bad".to_owned()])
+    );
+    worker.assert_nothing_more();
 }
