@@ -3,7 +3,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tessera_lifecycle::StepPlan;
@@ -29,6 +29,14 @@ fn peers(layout: &str, tp: u32, key: &Path) -> EngineConfig {
     config.options.peer_key_file = key.to_str().unwrap().to_owned();
     config.options.peer_lease = Duration::from_secs(600);
     config
+}
+
+/// A file with the key of both engines.
+fn key_in(folder: &Path) -> PathBuf {
+    let key = folder.join("key");
+    std::fs::write(&key, [b'k'; 32]).unwrap();
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    key
 }
 
 fn engine(config: &EngineConfig) -> Engine {
@@ -67,10 +75,7 @@ impl Pair {
     /// Decode waits no longer than `patience` for a prompt.
     fn patient(layout: &str, tp: u32, patience: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let key = folder.path().join("key");
-        std::fs::write(&key, [b'k'; 32]).unwrap();
-        std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-        let mut config = peers(layout, tp, &key);
+        let mut config = peers(layout, tp, &key_in(folder.path()));
         config.options.peer_timeout = patience;
         let pair = Self {
             prefill: engine(&config),
@@ -420,4 +425,61 @@ fn of_two_requests_each_is_reported_under_its_own_name_and_only_one_has_failed()
         (vec!["bad".into(), "good".into()], vec!["bad".to_owned()])
     );
     worker.assert_nothing_more();
+}
+
+#[test]
+fn a_request_of_another_scheduler_is_not_one_that_has_failed() {
+    let pair = Pair::new("hybrid", 1);
+    let from = with_nulls(pair.prefill.tables(5, pair.offered));
+    let mut short = with_nulls(pair.decode.tables(20, TOKENS - 1));
+    short[0][0] = 0;
+    let to = with_nulls(pair.decode.tables(30, TOKENS - 1));
+    let worker = &pair.decode.workers[0];
+    let mut keys = Vec::new();
+    for (name, offer, table) in [("bad", "p", &short), ("good", "q", &to)] {
+        pair.admit(name, &pair.offer(offer, &from));
+        let scheduler = &pair.decode.scheduler;
+        let promised = pair.decode.lookup(name, TOKENS, 0).tokens.unwrap();
+        scheduler.allocated(name, table, promised).unwrap();
+        let plan = pair.decode.plan(&StepInput::default());
+        let mut plan = StepPlan::decode(&plan).unwrap();
+        // Each scheduler counts its keys from the first.
+        keys.push(plan.handovers[0].key);
+        plan.handovers[0].key = keys[0];
+        plan.incarnation ^= u128::from(name == "good");
+        pair.decode.execute(&plan.encode());
+        let failed = if name == "bad" {
+            vec!["bad".to_owned()]
+        } else {
+            vec![]
+        };
+        assert_eq!(
+            worker.outcome(name),
+            (vec![name.to_owned()], failed, vec![])
+        );
+    }
+    assert_ne!(keys[0], keys[1]);
+}
+
+#[test]
+fn ranks_listen_one_behind_the_other_from_the_port_that_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = peers("full", 2, &key_in(folder.path()));
+    // A loopback address that nobody else listens on.
+    let process = std::process::id().to_le_bytes();
+    let host = format!("127.{}.{}.77", process[1] | 1, process[0]);
+    let probe = std::net::TcpListener::bind((host.as_str(), 0)).unwrap();
+    let port = probe.local_addr().unwrap().port();
+    drop(probe);
+    config.options.peer_listen = Some((host.clone(), port));
+    let engine = engine(&config);
+    let mut places: Vec<_> = engine
+        .workers
+        .iter()
+        .map(|worker| worker.driver.peer_place().unwrap())
+        .map(|place| (place.rank, place.address))
+        .collect();
+    places.sort();
+    let expected = [0, 1].map(|rank| (rank, format!("{host}:{}", port + rank)));
+    assert_eq!(places, expected);
 }
