@@ -16,7 +16,7 @@
 //! |---|---|
 //! | `store.rs` | the operations on both tiers |
 //! | `disk` | the disk tier |
-//! | `ram.rs` | the operations in memory |
+//! | `ram.rs`, `acquire.rs` | the operations in memory |
 //! | `core.rs` | the parts together, and the order of locks |
 //! | `guard.rs` | `WriteExtent`, `ReadPin` |
 //! | `space.rs` | making room: what the space lock guards |
@@ -32,6 +32,7 @@
 //! | `arena.rs` | the memory |
 //! | `invariants.rs` | what must never be found |
 
+mod acquire;
 mod ages;
 mod arena;
 mod config;
@@ -58,6 +59,7 @@ mod state;
 mod store;
 mod tenants;
 
+pub use acquire::Acquired;
 pub use config::{LeaseLimits, Lifetimes, StoreConfig, StoreError, TenantLimits};
 pub use disk::{
     BLOCK_BYTES, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskReport, DiskSize, DiskStat,
@@ -67,7 +69,7 @@ pub use disk::{
 pub use drops::Dropped;
 pub use guard::{ReadPin, WriteExtent};
 pub use leases::OwnerId;
-pub use ram::{Acquired, Published, RamStore, ReserveRefusal};
+pub use ram::{Published, RamStore, ReserveRefusal};
 pub use stat::{StoreStat, TenantStat};
 pub use store::Store;
 pub use tessera_proto::message::{AcquireItem, Presence};

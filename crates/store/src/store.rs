@@ -16,11 +16,12 @@ use tessera_proto::{
     Instant, LeaseId, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId,
 };
 
+use crate::acquire::Acquired;
 use crate::disk::{DiskStat, DiskTier, Fetched, Scrub};
 use crate::drops::Dropped;
 use crate::guard::WriteExtent;
 use crate::leases::OwnerId;
-use crate::ram::{Acquired, Published, RamStore, ReserveRefusal};
+use crate::ram::{Published, RamStore, ReserveRefusal};
 use crate::stat::{StoreStat, TenantStat};
 
 /// Objects in memory and on disks. Clones are one store.

@@ -41,8 +41,6 @@ def engine_document(vllm_config: Any, kv_cache_config: Any, options: Any, versio
         raise UnsupportedEngineError(
             "this model has no KV cache, so there is nothing to keep: remove --kv-transfer-config"
         )
-    if transfer.kv_connector_extra_config.get("peer_listen"):
-        require_handover(groups)
     hashing = hash_tokens(vllm_config, kv_cache_config)
     return {
         "namespace": {
@@ -77,15 +75,6 @@ def refuse_unsupported(vllm_config: Any) -> None:
             "two processes are not comparable: remove --calculate-kv-scales"
         )
     require_stable_hashing(vllm_config.cache_config.prefix_caching_hash_algo)
-
-
-def require_handover(groups: Iterable[Group]) -> None:
-    """Raise if prompts cannot go from one engine to another without a change of the answer."""
-    if any(group["kind"] == "state" for group in groups):
-        raise UnsupportedEngineError(
-            "a recurrent state that is handed over inside of a block is continued by other kernels "
-            "than those of one engine alone, which may change the answer: leave peer_listen empty"
-        )
 
 
 def require_stable_hashing(algorithm: str) -> None:

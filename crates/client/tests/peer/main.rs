@@ -11,6 +11,7 @@ mod moves;
 mod processes;
 mod proxy;
 mod raw;
+mod relay;
 mod sources;
 mod stages;
 mod weather;

@@ -7,12 +7,14 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tessera_proto::{FRAME_HEADER_BYTES, FrameHeader, Kind};
+use tessera_proto::Kind;
 use tessera_transport::Address;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+
+use crate::relay::{both_ways, next_frame};
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +124,8 @@ impl Shared {
         };
         let (near_in, near_out) = near.into_split();
         let (far_in, far_out) = far.into_split();
-        let there = tokio::spawn(Arc::clone(&self).pass(near_in, far_out, Way::There));
-        let back = tokio::spawn(self.pass(far_in, near_out, Way::Back));
-        // An end of one way is an end of both, as on a socket that is closed.
-        let (there_end, back_end) = (there.abort_handle(), back.abort_handle());
-        tokio::select! {
-            _ = there => back_end.abort(),
-            _ = back => there_end.abort(),
-        }
+        let there = Arc::clone(&self).pass(near_in, far_out, Way::There);
+        both_ways(there, self.pass(far_in, near_out, Way::Back)).await;
     }
 
     async fn pass(
@@ -139,13 +135,7 @@ impl Shared {
         way: Way,
     ) -> io::Result<()> {
         loop {
-            let mut frame = vec![0; FRAME_HEADER_BYTES];
-            from.read_exact(&mut frame).await?;
-            let header = FrameHeader::decode(frame.first_chunk().unwrap());
-            let header = header.map_err(io::Error::other)?;
-            let more = u64::from(header.body_bytes) + header.payload_bytes;
-            frame.resize(FRAME_HEADER_BYTES + usize::try_from(more).unwrap(), 0);
-            from.read_exact(&mut frame[FRAME_HEADER_BYTES..]).await?;
+            let (header, mut frame) = next_frame(&mut from).await?;
             if way == Way::There {
                 let (frames, bytes) = &mut *self.recorded.lock().unwrap();
                 *frames += 1;

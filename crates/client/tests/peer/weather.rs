@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tessera_proto::{FRAME_HEADER_BYTES, FrameHeader};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::dice::Dice;
+use crate::relay::{both_ways, next_frame};
 
 /// What may happen to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,15 +98,11 @@ impl Sky {
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let (near_in, near_out) = near.into_split();
         let (far_in, far_out) = far.into_split();
-        let dice = |way| Dice::new(self.seed ^ (number << 1 | way));
-        let there = tokio::spawn(Arc::clone(&self).pass(near_in, far_out, dice(0)));
-        let back = tokio::spawn(Arc::clone(&self).pass(far_in, near_out, dice(1)));
-        let (there_end, back_end) = (there.abort_handle(), back.abort_handle());
-        // An end of one way is an end of both; what comes late has a task of its own.
-        tokio::select! {
-            _ = there => back_end.abort(),
-            _ = back => there_end.abort(),
-        }
+        let seed = self.seed;
+        let dice = |way| Dice::new(seed ^ (number << 1 | way));
+        let there = Arc::clone(&self).pass(near_in, far_out, dice(0));
+        // What comes late has a task of its own.
+        both_ways(there, self.pass(far_in, near_out, dice(1))).await;
     }
 
     async fn pass(
@@ -116,13 +112,7 @@ impl Sky {
         mut dice: Dice,
     ) -> io::Result<()> {
         loop {
-            let mut frame = vec![0; FRAME_HEADER_BYTES];
-            from.read_exact(&mut frame).await?;
-            let header = FrameHeader::decode(frame.first_chunk().unwrap());
-            let header = header.map_err(io::Error::other)?;
-            let more = u64::from(header.body_bytes) + header.payload_bytes;
-            frame.resize(FRAME_HEADER_BYTES + usize::try_from(more).unwrap(), 0);
-            from.read_exact(&mut frame[FRAME_HEADER_BYTES..]).await?;
+            let (header, mut frame) = next_frame(&mut from).await?;
             match self.fate(&mut dice, header.payload_bytes) {
                 Fate::Passes => {}
                 Fate::Waits => sleep(Duration::from_millis(1 + dice.next() % 20)).await,
