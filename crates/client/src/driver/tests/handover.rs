@@ -14,16 +14,16 @@ use super::fake::{Fake, eventually};
 use crate::driver::{EngineConfig, Finished, Refused, StepInput};
 
 /// Tokens of the prompt as decode has it.
-const TOKENS: u64 = 12;
+pub(super) const TOKENS: u64 = 12;
 
-struct Pair {
-    prefill: Engine,
-    decode: Engine,
+pub(super) struct Pair {
+    pub(super) prefill: Engine,
+    pub(super) decode: Engine,
     /// Tokens that prefill computes of the prompt.
-    offered: u64,
+    pub(super) offered: u64,
 }
 
-fn peers(layout: &str, tp: u32, key: &Path) -> EngineConfig {
+pub(super) fn peers(layout: &str, tp: u32, key: &Path) -> EngineConfig {
     let mut config = config(layout, "async", tp);
     config.options.peer_listen = Some(("127.0.0.1".to_owned(), 0));
     config.options.peer_key_file = key.to_str().unwrap().to_owned();
@@ -32,14 +32,14 @@ fn peers(layout: &str, tp: u32, key: &Path) -> EngineConfig {
 }
 
 /// A file with the key of both engines.
-fn key_in(folder: &Path) -> PathBuf {
+pub(super) fn key_in(folder: &Path) -> PathBuf {
     let key = folder.join("key");
     std::fs::write(&key, [b'k'; 32]).unwrap();
     std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
     key
 }
 
-fn engine(config: &EngineConfig) -> Engine {
+pub(super) fn engine(config: &EngineConfig) -> Engine {
     let engine = Engine::new(config, &Fake::new());
     let place = |worker: &super::engine::Worker| worker.driver.peer_place().unwrap();
     let mut places: Vec<_> = engine.workers.iter().map(place).collect();
@@ -55,7 +55,7 @@ fn engine(config: &EngineConfig) -> Engine {
     engine
 }
 
-fn with_prompt<R>(tokens: u64, use_it: impl FnOnce(Prompt<'_>) -> R) -> R {
+pub(super) fn with_prompt<R>(tokens: u64, use_it: impl FnOnce(Prompt<'_>) -> R) -> R {
     let hashes = hashes(tokens);
     let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
     let tokens: Vec<u32> = (0..u32::try_from(tokens).unwrap()).collect();
@@ -68,7 +68,7 @@ fn with_prompt<R>(tokens: u64, use_it: impl FnOnce(Prompt<'_>) -> R) -> R {
 }
 
 impl Pair {
-    fn new(layout: &str, tp: u32) -> Self {
+    pub(super) fn new(layout: &str, tp: u32) -> Self {
         Self::patient(layout, tp, Duration::from_secs(20))
     }
 
@@ -97,7 +97,7 @@ impl Pair {
     }
 
     /// Prefill has computed the prompt into `tables`: the ticket.
-    fn finish(&self, name: &str, tables: &[Vec<u32>]) -> String {
+    pub(super) fn finish(&self, name: &str, tables: &[Vec<u32>]) -> String {
         let ticket = with_prompt(self.offered, |prompt| {
             let finished = Finished {
                 prompt,
@@ -110,18 +110,18 @@ impl Pair {
     }
 
     /// Prefill's workers learn of its offers.
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         self.prefill
             .execute(&self.prefill.plan(&StepInput::default()));
     }
 
-    fn offer(&self, name: &str, tables: &[Vec<u32>]) -> String {
+    pub(super) fn offer(&self, name: &str, tables: &[Vec<u32>]) -> String {
         let ticket = self.finish(name, tables);
         self.tell();
         ticket
     }
 
-    fn admit(&self, name: &str, ticket: &str) {
+    pub(super) fn admit(&self, name: &str, ticket: &str) {
         let admitted = with_prompt(TOKENS, |prompt| {
             self.decode.scheduler.admit(name, ticket, prompt)
         });
@@ -129,7 +129,7 @@ impl Pair {
     }
 
     /// Decode takes the prompt into `tables`, beyond what it has.
-    fn take(&self, name: &str, tables: &[Vec<u32>], computed: u64) {
+    pub(super) fn take(&self, name: &str, tables: &[Vec<u32>], computed: u64) {
         let promised = self.decode.lookup(name, TOKENS, computed).tokens;
         assert_eq!(promised, Some(TOKENS - 1 - computed));
         let promised = promised.unwrap();
@@ -142,7 +142,7 @@ impl Pair {
     }
 
     /// Waits until every rank of prefill has reported the request as sent, and no other.
-    fn assert_sent(&self, name: &str) {
+    pub(super) fn assert_sent(&self, name: &str) {
         for worker in &self.prefill.workers {
             let sent = parking_lot::Mutex::new(Vec::new());
             eventually("prefill's blocks are free", || {
@@ -425,40 +425,6 @@ fn of_two_requests_each_is_reported_under_its_own_name_and_only_one_has_failed()
         (vec!["bad".into(), "good".into()], vec!["bad".to_owned()])
     );
     worker.assert_nothing_more();
-}
-
-#[test]
-fn a_request_of_another_scheduler_is_not_one_that_has_failed() {
-    let pair = Pair::new("hybrid", 1);
-    let from = with_nulls(pair.prefill.tables(5, pair.offered));
-    let mut short = with_nulls(pair.decode.tables(20, TOKENS - 1));
-    short[0][0] = 0;
-    let to = with_nulls(pair.decode.tables(30, TOKENS - 1));
-    let worker = &pair.decode.workers[0];
-    let mut keys = Vec::new();
-    for (name, offer, table) in [("bad", "p", &short), ("good", "q", &to)] {
-        pair.admit(name, &pair.offer(offer, &from));
-        let scheduler = &pair.decode.scheduler;
-        let promised = pair.decode.lookup(name, TOKENS, 0).tokens.unwrap();
-        scheduler.allocated(name, table, promised).unwrap();
-        let plan = pair.decode.plan(&StepInput::default());
-        let mut plan = StepPlan::decode(&plan).unwrap();
-        // Each scheduler counts its keys from the first.
-        keys.push(plan.handovers[0].key);
-        plan.handovers[0].key = keys[0];
-        plan.incarnation ^= u128::from(name == "good");
-        pair.decode.execute(&plan.encode());
-        let failed = if name == "bad" {
-            vec!["bad".to_owned()]
-        } else {
-            vec![]
-        };
-        assert_eq!(
-            worker.outcome(name),
-            (vec![name.to_owned()], failed, vec![])
-        );
-    }
-    assert_ne!(keys[0], keys[1]);
 }
 
 #[test]

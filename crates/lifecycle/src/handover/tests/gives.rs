@@ -3,8 +3,8 @@
 use tessera_proto::ticket::{Ticket, TicketKey};
 
 use super::scene::{
-    FULL, HYBRID, LEASE_MS, NULL, TIMEOUT_MS, Text, UNIX_MS, none, offer, offer_after, only, pairs,
-    root,
+    FULL, HYBRID, KEY, LEASE_MS, NULL, TIMEOUT_MS, Text, UNIX_MS, none, offer, offer_after, only,
+    pairs, root,
 };
 use crate::handover::{End, HandoverRoot};
 use crate::peer::{Mode, Side};
@@ -32,7 +32,7 @@ fn a_finished_prompt_is_offered_with_its_blocks_until_its_lease_ends() {
     assert_eq!(order.request.as_deref(), Some("p"));
     assert_eq!((order.end, order.transfer), (End::Gives, ticket.transfer.0));
     assert_eq!(pairs(&order, 1), [(NULL, NULL), (6, NULL), (7, NULL)]);
-    let given = order.on(0, |group| u64::from(group) + 10);
+    let given = order.on(0, KEY, |group| u64::from(group) + 10);
     assert_eq!((given.mode, given.side), (Mode::Read, Side::Source));
     assert_eq!((given.lease_ms, given.timeout_ms), (LEASE_MS, TIMEOUT_MS));
     assert_eq!(given.parts[0].local, ticket.blocks().collect::<Vec<_>>());

@@ -3,7 +3,7 @@
 use tessera_proto::ticket::{Ticket, TicketError, TicketKey};
 
 use super::scene::{
-    FULL, HYBRID, LEASE_MS, NULL, START, TIMEOUT_MS, Text, UNIX_MS, admit, none, offer, only,
+    FULL, HYBRID, KEY, LEASE_MS, NULL, START, TIMEOUT_MS, Text, UNIX_MS, admit, none, offer, only,
     pairs, root, shape,
 };
 use crate::handover::taker::pair;
@@ -47,7 +47,7 @@ fn decode() -> (HandoverRoot, Text) {
 fn assert_declined(order: &HandoverOrder) {
     assert_eq!((order.end, order.request.as_deref()), (End::Takes, None));
     assert_eq!(pairs(order, 0), [(NULL, NULL); 3]);
-    assert_eq!(order.on(0, |_| 9).parts[0].length_bytes, 0);
+    assert_eq!(order.on(0, KEY, |_| 9).parts[0].length_bytes, 0);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn all_but_the_last_token_are_promised_and_taken_into_the_blocks_that_are_given(
     let order = only(&mut decode);
     assert_eq!(order.request.as_deref(), Some("d"));
     assert_eq!(pairs(&order, 0), [(21, 11), (22, 12), (23, 13)]);
-    let taken = order.on(0, |_| 9);
+    let taken = order.on(0, KEY, |_| 9);
     assert_eq!((taken.mode, taken.side), (Mode::Read, Side::Destination));
     assert_eq!(
         (taken.parts[0].length_bytes, taken.timeout_ms),
@@ -391,7 +391,7 @@ fn a_ticket_of_a_step_that_failed_is_given_back_to_the_process_that_wrote_it() {
     let order = only(&mut decode);
     assert_declined(&order);
     assert_eq!(
-        order.on(0, |_| 9).parts[0].peer.map(|peer| peer.0),
+        order.on(0, KEY, |_| 9).parts[0].peer.map(|peer| peer.0),
         Some(101)
     );
     assert_eq!((order.worker(1), order.workers.len()), (None, 1));
@@ -404,7 +404,7 @@ fn each_rank_takes_from_its_own() {
     decode.allocated("d", &[vec![1, 2, 3]], 9).unwrap();
     let mut order = only(&mut decode);
     order.workers.push((102, "127.0.0.1:4001".to_owned()));
-    let part = order.on(1, |_| 9).parts.remove(0);
+    let part = order.on(1, KEY, |_| 9).parts.remove(0);
     assert_eq!((part.part.source, part.part.destination), (1, 1));
     assert_eq!(part.peer.map(|peer| peer.0), Some(102));
     assert_eq!(order.worker(1).unwrap().1, "127.0.0.1:4001");
