@@ -182,9 +182,8 @@ impl PeerRoot {
         let (mode, side) = (transfer.mode, transfer.side);
         let fits = transfer.ranks_fit(at.part, own, rank);
         let part = transfer.parts.get_mut(&at.part);
-        let gives_up = proof == Some(Proof::NeverPosted);
-        let its_own = |part: &&mut Part| part.is_with(from) || part.peer.is_none() && gives_up;
-        let Some(part) = part.filter(|part| fits && its_own(part)) else {
+        let may = |part: &&mut Part| part.peer.is_none_or(|peer| peer == from);
+        let Some(part) = part.filter(|part| fits && may(part)) else {
             self.counters.foreign_messages += 1;
             return;
         };
@@ -197,7 +196,7 @@ impl PeerRoot {
             false => Err(PeerFailure::PeerAborted),
         };
         match part.access {
-            Access::None if gives_up => {
+            Access::None if proof == Some(Proof::NeverPosted) => {
                 part.conclude(outcome);
                 part.rest(Proof::NeverPosted);
             }

@@ -192,7 +192,7 @@ impl Closed {
         local.filter(|at| !at.is_null()).map(|at| at.block)
     }
 
-    /// Whether a part without a block has failed, so that blocks cannot say where content is missing.
+    /// Whether a part without a block has failed: blocks cannot say where content is missing.
     pub(crate) fn is_nameless(&self) -> bool {
         let mut parts = self.0.parts.values();
         parts.any(|part| part.outcome != Some(Ok(())) && is_nameless(&part.local))

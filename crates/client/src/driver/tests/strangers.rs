@@ -38,8 +38,8 @@ fn engines_of_another_namespace_fill_no_block_of_each_other() {
         let before = worker.memory();
         pair.admit("d", &pair.offer("p", &pair.prefill.tables(5, TOKENS)));
         let to = pair.decode.tables(20, TOKENS - 1);
-        pair.take("d", &to, 0);
-        let in_doubt = (vec!["d".to_owned()], vec![], to[0].clone());
+        pair.take("d", &to, 4);
+        let in_doubt = (vec!["d".to_owned()], vec![], to[0][1..].to_vec());
         assert_eq!(worker.outcome("d"), in_doubt, "{what}");
         assert_eq!(worker.memory(), before, "{what}");
         let refused = pair.prefill.workers[0].driver.metrics().peers;
@@ -61,7 +61,7 @@ fn a_block_that_the_engine_left_out_fails_the_request_where_blocks_cannot_say_so
 }
 
 #[test]
-fn blocks_that_decode_has_itself_are_not_in_doubt() {
+fn a_ticket_that_was_used_leaves_only_what_decode_lacks_in_doubt() {
     let pair = Pair::new("full", 1);
     let tables = pair.prefill.tables(5, TOKENS);
     let ticket = pair.offer("p", &tables);
