@@ -160,11 +160,13 @@ impl HandoverRoot {
         let mut others = self.takers.values();
         let shared = others.any(|of| of.ticket.transfer == ticket.transfer);
         let patience = self.config.lease_ms.saturating_add(self.config.timeout_ms);
+        let left = ticket.expires_unix_ms.saturating_sub(now_unix_ms);
         let taker = Taker {
             ticket: Arc::new(ticket),
             limit,
             stage: if shared { Stage::Waits } else { Stage::Held },
             promised: None,
+            expires: now.after_millis(left),
             until: now.after_millis(patience),
         };
         self.takers.insert(request.to_owned(), taker);
@@ -220,7 +222,8 @@ impl HandoverRoot {
         }
         let taker = self.takers.get_mut(request)?;
         taker.promised = None;
-        if taker.stage != Stage::Held || !can_load || computed >= taker.limit {
+        let good = taker.stage == Stage::Held && now <= taker.expires;
+        if !good || !can_load || computed >= taker.limit {
             return None;
         }
         let tokens = taker.limit - computed;

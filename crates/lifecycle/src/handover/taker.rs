@@ -36,6 +36,8 @@ pub(super) struct Taker {
     pub(super) stage: Stage,
     /// Tokens promised at the last lookup, and how many the engine had then.
     pub(super) promised: Option<(u64, u64)>,
+    /// From then on prefill may have freed what the ticket names.
+    pub(super) expires: Instant,
     /// Others wait for it no longer than this.
     pub(super) until: Instant,
 }

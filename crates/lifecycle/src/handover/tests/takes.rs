@@ -420,3 +420,17 @@ fn a_block_that_is_missing_orders_a_transfer_that_fails() {
     assert_eq!(order.blocks, [], "which fits no offer");
     assert!(decode.is_taking("d"), "it is reported all the same");
 }
+
+#[test]
+fn a_ticket_that_expires_while_its_request_waits_is_not_promised() {
+    for (late_nanos, promised) in [(0, Some(9)), (1, None)] {
+        let (mut decode, _) = decode();
+        let now = START.after_millis(LEASE_MS).after_nanos(late_nanos);
+        let answer = decode.lookup(now, "d", 0, true);
+        assert_eq!(answer.and_then(|answer| answer.tokens), promised);
+        if promised.is_none() {
+            assert_eq!(decode.allocated("d", &[vec![1, 2, 3]], 0), Ok(false));
+            assert_declined(&only(&mut decode));
+        }
+    }
+}
