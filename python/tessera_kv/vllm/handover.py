@@ -7,6 +7,7 @@ decides: it reads vLLM's requests, and shortens the prompt of one whose last tok
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ Identity = tuple[Sequence[int], list[bytes], list[bytes]]
 Wanted = tuple[Identity, int, Sequence[list[int]]]
 
 TICKET = "tessera_ticket"
+
+SAMPLES_KEPT = 256
+"""Prompts of several samples whose answer is remembered."""
 
 
 def identity(request: Any) -> Identity | None:
@@ -70,6 +74,37 @@ def wanted(request: Any, blocks: Sequence[list[int]]) -> Wanted | None:
         return None
     prompt = identity(request)
     return None if prompt is None else (prompt, request.num_computed_tokens, blocks)
+
+
+class Samples:
+    """What the samples of one prompt are answered: all the same, with the ticket of the first.
+
+    vLLM makes a request of each sample and passes on what the last one to end is answered. A second
+    offer would be one that nobody hears of, or that leaves nobody to hear of the first; it would
+    wait for its lease.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is answered yet."""
+        self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def answer(self, request: Any) -> dict[str, Any] | None:
+        """What another sample of the request's prompt was answered; None if it is the first."""
+        return self._answers.get(prompt_name(request))
+
+    def keep(self, request: Any, answer: dict[str, Any]) -> dict[str, Any]:
+        """Remember the answer for the other samples, for as long as there is room. Return it."""
+        if name := prompt_name(request):
+            self._answers[name] = answer
+            if len(self._answers) > SAMPLES_KEPT:
+                self._answers.popitem(last=False)
+        return answer
+
+
+def prompt_name(request: Any) -> str:
+    """What samples of one prompt share: vLLM names them `INDEX_NAME`. Empty for any other name."""
+    index, _, name = request.request_id.partition("_")
+    return name if index.isdecimal() else ""
 
 
 def answer(

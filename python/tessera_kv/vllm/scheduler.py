@@ -39,6 +39,7 @@ class TesseraScheduler:
         )
         self._engine = engine
         self._places: list[PeerPlace] = []
+        self._samples = handover.Samples()
         self._requests: dict[str, Any] = {}
         self._hashes_sent: dict[str, int] = {}
         # Whether counters may have changed since they were read: steps without a plan change none.
@@ -150,10 +151,12 @@ class TesseraScheduler:
             del self._requests[request_id]
             self._hashes_sent.pop(request_id, None)
         wanted = handover.wanted(request, blocks) if self._places else None
-        ticket = self._native.finished(request_id, wanted)
+        earlier = self._samples.answer(request) if wanted else None
+        ticket = self._native.finished(request_id, None if earlier else wanted)
         if ticket is None:
-            return False, None
-        return True, handover.answer(request, blocks, ticket, self._engine, self._places)
+            return False, earlier
+        answer = handover.answer(request, blocks, ticket, self._engine, self._places)
+        return True, self._samples.keep(request, answer)
 
     def changes(self) -> dict[str, int] | None:
         """By how much counters have changed since the last call; None if none has."""
