@@ -66,8 +66,8 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// The golden blocks that are ours, and a few of objects, with their first bytes, as inputs: what an
-/// edit changes is there to be changed.
+/// The golden blocks that are ours, and a few of objects, with their first bytes, as inputs: what
+/// an edit changes is there to be changed.
 ///
 /// # Panics
 /// If the golden disk has other checks, or other objects, than this file knows.
