@@ -86,25 +86,34 @@ class Samples:
 
     def __init__(self) -> None:
         """Nothing is answered yet."""
-        self._answers: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._answers: OrderedDict[str, tuple[set[str], dict[str, Any]]] = OrderedDict()
 
     def answer(self, request: Any) -> dict[str, Any] | None:
         """What another sample of the request's prompt was answered; None if it is the first."""
-        return self._answers.get(prompt_name(request))
+        index, name = sample(request)
+        answered, answer = self._answers.get(name, (set(), None))
+        if index in answered:
+            # A name may come again, with another prompt.
+            del self._answers[name]
+            return None
+        answered.add(index)
+        return answer
 
     def keep(self, request: Any, answer: dict[str, Any]) -> dict[str, Any]:
         """Remember the answer for the other samples, for as long as there is room. Return it."""
-        if name := prompt_name(request):
-            self._answers[name] = answer
+        index, name = sample(request)
+        if name:
+            self._answers[name] = {index}, answer
             if len(self._answers) > SAMPLES_KEPT:
                 self._answers.popitem(last=False)
         return answer
 
 
-def prompt_name(request: Any) -> str:
-    """What samples of one prompt share: vLLM names them `INDEX_NAME`. Empty for any other name."""
+def sample(request: Any) -> tuple[str, str]:
+    """The index of a sample, and the name that all of its prompt share: vLLM names them
+    `INDEX_NAME`. Empty for any other name."""
     index, _, name = request.request_id.partition("_")
-    return name if index.isdecimal() else ""
+    return (index, name) if index.isdecimal() else ("", "")
 
 
 def answer(

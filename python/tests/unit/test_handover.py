@@ -164,6 +164,16 @@ def test_samples_of_one_prompt_offer_once_and_are_answered_alike(side: Any) -> N
     assert side.finished(aborted, ([4],)) == (False, None)
 
 
+def test_name_that_comes_again_is_another_prompts(side: Any) -> None:
+    side.finished(request([1, 2], DECODE, request_id="0_again"), ([4],))
+    side.finished(request([1, 2], DECODE, request_id="1_again"), ([4],))
+    for index in "10":
+        other = request([5, 6, 7], DECODE, request_id=f"{index}_again")
+        keep, answer = side.finished(other, ([4],))
+        assert keep == (index == "1"), "the first of the second time"
+        assert answer["remote_request_id"] == "1_again"
+
+
 def test_answers_of_samples_are_remembered_within_a_limit(side: Any) -> None:
     for number in range(handover.SAMPLES_KEPT + 1):
         side.finished(request([1], DECODE, request_id=f"0_{number}"), ([4],))

@@ -15,7 +15,6 @@ use thiserror::Error;
 use crate::handover::config::{HandoverConfig, HandoverCounters};
 use crate::handover::order::{End, HandoverBlock, HandoverOrder};
 use crate::handover::taker::{self, Stage, Taker};
-use crate::ids::RequestKey;
 use crate::scheduler::{LookupAnswer, NotPromised};
 
 /// A finished request whose blocks others may want.
@@ -64,7 +63,7 @@ pub struct HandoverRoot {
     draining: BTreeSet<String>,
     orders: Vec<HandoverOrder>,
     cancels: Vec<u128>,
-    next_key: u64,
+    next_generation: u64,
     counters: HandoverCounters,
 }
 
@@ -79,7 +78,7 @@ impl HandoverRoot {
             draining: BTreeSet::new(),
             orders: Vec::new(),
             cancels: Vec::new(),
-            next_key: 0,
+            next_generation: 0,
             counters: HandoverCounters::default(),
         }
     }
@@ -116,14 +115,14 @@ impl HandoverRoot {
             self.counters.offers_withheld += 1;
             return None;
         };
-        let key = self.new_key();
+        self.next_generation += 1;
         let null = |block: &u32| if *block == 0 { BlockRef::NULL } else { *block };
         let ticket = Ticket {
             transfer: offered.transfer,
             expires_unix_ms: now_unix_ms.saturating_add(self.config.lease_ms),
             prompt,
             tokens,
-            generation: Generation(key.0),
+            generation: Generation(self.next_generation),
             workers: self.workers.clone(),
             tables: offered
                 .tables
@@ -139,7 +138,7 @@ impl HandoverRoot {
         self.counters.offers += 1;
         let request = Some(offered.request.to_owned());
         let blocks = ticket.blocks().map(own).collect();
-        self.order(request, key, &ticket, End::Gives, blocks);
+        self.order(request, &ticket, End::Gives, blocks);
         Some(ticket.seal(&self.config.key))
     }
 
@@ -157,13 +156,17 @@ impl HandoverRoot {
         let admitted = self.judge(now_unix_ms, text, prompt);
         let (ticket, limit) = admitted.inspect_err(|_| self.counters.tickets_refused += 1)?;
         self.counters.tickets += 1;
-        let shared = self.holder(ticket.transfer).is_some();
+        // By one that holds it, or has spent it: a second order could only fail.
+        let mut others = self.takers.values();
+        let shared = others.any(|of| of.ticket.transfer == ticket.transfer);
         let patience = self.config.lease_ms.saturating_add(self.config.timeout_ms);
+        let left = ticket.expires_unix_ms.saturating_sub(now_unix_ms);
         let taker = Taker {
             ticket: Arc::new(ticket),
             limit,
             stage: if shared { Stage::Waits } else { Stage::Held },
             promised: None,
+            expires: now.after_millis(left),
             until: now.after_millis(patience),
         };
         self.takers.insert(request.to_owned(), taker);
@@ -219,7 +222,8 @@ impl HandoverRoot {
         }
         let taker = self.takers.get_mut(request)?;
         taker.promised = None;
-        if taker.stage != Stage::Held || !can_load || computed >= taker.limit {
+        let good = taker.stage == Stage::Held && now <= taker.expires;
+        if !good || !can_load || computed >= taker.limit {
             return None;
         }
         let tokens = taker.limit - computed;
@@ -266,9 +270,8 @@ impl HandoverRoot {
         self.counters.tokens_taken += external_tokens;
         // An order without blocks fits no offer: the transfer fails, and the request computes.
         let pairs = taker::pair(&self.config.shape, &ticket, tables, computed, limit);
-        let key = self.new_key();
         let request = Some(request.to_owned());
-        self.order(request, key, &ticket, End::Takes, pairs.unwrap_or_default());
+        self.order(request, &ticket, End::Takes, pairs.unwrap_or_default());
         Ok(true)
     }
 
@@ -323,14 +326,12 @@ impl HandoverRoot {
     /// Claims nothing of what a ticket offers, and releases it.
     fn decline(&mut self, ticket: &Ticket) {
         self.counters.declined += 1;
-        let key = self.new_key();
-        self.order(None, key, ticket, End::Takes, taker::none_of(ticket));
+        self.order(None, ticket, End::Takes, taker::none_of(ticket));
     }
 
     fn order(
         &mut self,
         request: Option<String>,
-        key: RequestKey,
         ticket: &Ticket,
         end: End,
         blocks: Vec<HandoverBlock>,
@@ -339,7 +340,6 @@ impl HandoverRoot {
         let workers = workers.map(|of| (of.incarnation.0, of.address.clone()));
         self.orders.push(HandoverOrder {
             request,
-            key,
             transfer: ticket.transfer.0,
             end,
             workers: workers.collect(),
@@ -348,11 +348,6 @@ impl HandoverRoot {
             timeout_ms: self.config.timeout_ms,
             lease_ms: self.config.lease_ms,
         });
-    }
-
-    fn new_key(&mut self) -> RequestKey {
-        self.next_key += 1;
-        RequestKey(self.next_key)
     }
 
     /// Panics with a message if the machine is broken.

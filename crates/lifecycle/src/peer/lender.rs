@@ -12,7 +12,7 @@ use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::config::{EARLY_CLAIM_MS, PeerFailure};
 use crate::peer::order::{Mode, Side};
-use crate::peer::part::Access;
+use crate::peer::part::{Access, Part};
 use crate::peer::root::{EarlyClaim, PeerRoot};
 
 /// Whether a word from the other side proves that the part is at rest on this one. Bytes of a WRITE
@@ -38,6 +38,7 @@ impl PeerRoot {
                 until: now.after_millis(EARLY_CLAIM_MS),
                 rank,
                 parts: claims.to_vec(),
+                released: Vec::new(),
             };
             self.counters.early_claims += 1;
             self.early.insert((transfer, from), claim);
@@ -46,7 +47,7 @@ impl PeerRoot {
         self.answer_claim(now, from, rank, transfer, claims);
     }
 
-    /// Whether a claim may be of an order that is still to come.
+    /// Whether a claim, or the last word on it, may be of an order that is still to come.
     fn is_early(&self, transfer: TransferId, from: Incarnation) -> bool {
         let known = self.transfers.get(transfer).is_some() || self.tickets.is_used(transfer);
         let room = self.early.len() < self.config.limits.offers;
@@ -65,6 +66,7 @@ impl PeerRoot {
         for (id, from) in due {
             if let Some(claim) = self.early.remove(&(id, from)) {
                 self.answer_claim(now, from, claim.rank, id, &claim.parts);
+                self.take_words(now, from, claim.rank, id, &claim.released);
             }
         }
     }
@@ -156,7 +158,8 @@ impl PeerRoot {
     }
 
     /// Takes the claimant's word on a part: whether its bytes are whole, and the proof, if it has
-    /// one. False if it is no news.
+    /// one. Who has posted nothing may say so of what nobody has claimed: it could claim it as
+    /// well.
     #[expect(
         clippy::too_many_arguments,
         reason = "one fact, and who says it of what"
@@ -179,7 +182,8 @@ impl PeerRoot {
         let (mode, side) = (transfer.mode, transfer.side);
         let fits = transfer.ranks_fit(at.part, own, rank);
         let part = transfer.parts.get_mut(&at.part);
-        let Some(part) = part.filter(|part| fits && part.is_with(from)) else {
+        let may = |part: &&mut Part| part.peer.is_none_or(|peer| peer == from);
+        let Some(part) = part.filter(|part| fits && may(part)) else {
             self.counters.foreign_messages += 1;
             return;
         };
@@ -225,11 +229,31 @@ impl PeerRoot {
         transfer: TransferId,
         parts: &[(PartAttempt, Proof)],
     ) {
-        self.early.remove(&(transfer, from));
-        for (at, proof) in parts {
-            self.on_word(now, from, rank, transfer, *at, Some(*proof), true);
+        if self.is_early(transfer, from) {
+            let claim = EarlyClaim {
+                until: now.after_millis(EARLY_CLAIM_MS),
+                rank,
+                parts: Vec::new(),
+                released: parts.to_vec(),
+            };
+            self.early.insert((transfer, from), claim);
+        } else {
+            self.take_words(now, from, rank, transfer, parts);
         }
         let parts = parts.iter().map(|(at, _)| at.part).collect();
         self.send(from, Message::ReleaseAck { transfer, parts });
+    }
+
+    fn take_words(
+        &mut self,
+        now: Instant,
+        from: Incarnation,
+        rank: u16,
+        transfer: TransferId,
+        words: &[(PartAttempt, Proof)],
+    ) {
+        for (at, proof) in words {
+            self.on_word(now, from, rank, transfer, *at, Some(*proof), true);
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What both ends of a handover decide, without workers.
 
 mod gives;
+mod pairs;
+mod samples;
 mod scene;
 mod takes;
