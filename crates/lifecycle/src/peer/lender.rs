@@ -148,6 +148,8 @@ impl PeerRoot {
         part.peer = Some(from);
         part.attempt = claim.at.attempt;
         part.access = Access::Live;
+        // Who pushes waits for our note of its last word.
+        part.owed |= mode == Mode::Write;
         part.local.clone_from(&claim.blocks);
         if transfer.deadline == Instant::NEVER {
             transfer.deadline = now.after_millis(transfer.timeout_ms);

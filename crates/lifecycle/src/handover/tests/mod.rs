@@ -3,3 +3,4 @@
 mod gives;
 mod scene;
 mod takes;
+mod writes;
