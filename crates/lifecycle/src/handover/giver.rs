@@ -201,14 +201,7 @@ impl HandoverRoot {
 
     /// Has the workers write `blocks`, or report at once where there are none.
     fn give(&mut self, request: String, ticket: &Ticket, blocks: Vec<HandoverBlock>) {
-        let key = self.new_key();
-        self.order(
-            Some(request),
-            key,
-            ticket,
-            (End::Gives, Mode::Write),
-            blocks,
-        );
+        self.order(Some(request), ticket, (End::Gives, Mode::Write), blocks);
     }
 
     fn close_giver(&mut self, now: Instant, transfer: TransferId, answer: Answer) {

@@ -44,7 +44,7 @@ impl HandoverRoot {
         let judged = self.judge_pass(now_unix_ms, text, prompt);
         let (ticket, inbox) = judged.inspect_err(|_| self.note_refused())?;
         let limit = ticket.tokens;
-        self.take_in(now, request, ticket, limit, Some(inbox));
+        self.take_in((now, now_unix_ms), request, ticket, limit, Some(inbox));
         Ok(())
     }
 
@@ -89,9 +89,8 @@ impl HandoverRoot {
         let inbox = taker.inbox.clone().unwrap_or_default();
         let own = taker::wanted(&self.config.shape, tables, computed, limit);
         let whole = own.is_some();
-        let key = self.new_key();
         let ticket = Ticket {
-            generation: Generation(key.0),
+            generation: self.new_generation(),
             tables: own.unwrap_or_default(),
             ..Ticket::clone(&ticket)
         };
@@ -102,7 +101,7 @@ impl HandoverRoot {
         };
         let blocks = ticket.blocks().map(lent).collect();
         let request = Some(request.to_owned());
-        self.order(request, key, &ticket, (End::Takes, Mode::Write), blocks);
+        self.order(request, &ticket, (End::Takes, Mode::Write), blocks);
         if !whole {
             // The engine has left out what it will read: the transfer fails, and the request
             // computes.

@@ -38,8 +38,6 @@ pub struct HandoverBlock {
 pub struct HandoverOrder {
     /// The engine's name of the request that waits; `None` if nobody does.
     pub request: Option<String>,
-    /// Names it between plan and report.
-    pub key: RequestKey,
     /// The transfer that the ticket names.
     pub transfer: u128,
     /// Which end this is.
@@ -66,10 +64,15 @@ impl HandoverOrder {
         Some((Incarnation(*incarnation), address))
     }
 
-    /// The part of `rank`, whose peer has the same rank. `block_bytes` gives the bytes of a group's
-    /// block.
+    /// The part of `rank`, whose peer has the same rank, under the worker's own name of it.
+    /// `block_bytes` gives the bytes of a group's block.
     #[must_use]
-    pub fn on(&self, rank: u16, block_bytes: impl Fn(u16) -> u64) -> TransferOrder {
+    pub fn on(
+        &self,
+        rank: u16,
+        request: RequestKey,
+        block_bytes: impl Fn(u16) -> u64,
+    ) -> TransferOrder {
         let generation = Generation(self.generation);
         let of = |group, block| BlockRef {
             group,
@@ -104,7 +107,7 @@ impl HandoverOrder {
         let nothing = side == Side::Source && self.blocks.is_empty();
         TransferOrder {
             transfer: TransferId(self.transfer),
-            request: self.key,
+            request,
             mode: self.mode,
             side,
             synchronous: false,

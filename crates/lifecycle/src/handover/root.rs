@@ -17,7 +17,6 @@ use crate::handover::giver::{Answer, Brought, Giver};
 use crate::handover::meeting::Letter;
 use crate::handover::order::{End, HandoverBlock, HandoverOrder};
 use crate::handover::taker::{self, Stage, Taker};
-use crate::ids::RequestKey;
 use crate::peer::Mode;
 use crate::scheduler::{LookupAnswer, NotPromised};
 
@@ -81,7 +80,7 @@ pub struct HandoverRoot {
     pub(super) sending: BTreeSet<String>,
     orders: Vec<HandoverOrder>,
     pub(super) cancels: Vec<u128>,
-    next_key: u64,
+    next_generation: u64,
     pub(super) counters: HandoverCounters,
 }
 
@@ -102,7 +101,7 @@ impl HandoverRoot {
             sending: BTreeSet::new(),
             orders: Vec::new(),
             cancels: Vec::new(),
-            next_key: 0,
+            next_generation: 0,
             counters: HandoverCounters::default(),
         }
     }
@@ -156,14 +155,13 @@ impl HandoverRoot {
             self.counters.offers_withheld += 1;
             return None;
         };
-        let key = self.new_key();
         let null = |block: &u32| if *block == 0 { BlockRef::NULL } else { *block };
         let ticket = Ticket {
             transfer: offered.transfer,
             expires_unix_ms: now_unix_ms.saturating_add(self.config.lease_ms),
             prompt,
             tokens,
-            generation: Generation(key.0),
+            generation: self.new_generation(),
             workers: self.workers.clone(),
             tables: offered
                 .tables
@@ -179,7 +177,7 @@ impl HandoverRoot {
         self.counters.offers += 1;
         let request = Some(offered.request.to_owned());
         let blocks = ticket.blocks().map(own).collect();
-        self.order(request, key, &ticket, (End::Gives, Mode::Read), blocks);
+        self.order(request, &ticket, (End::Gives, Mode::Read), blocks);
         Some(ticket.seal(&self.config.key))
     }
 
@@ -196,28 +194,32 @@ impl HandoverRoot {
     ) -> Result<(), Refused> {
         let admitted = self.judge(now_unix_ms, text, prompt);
         let (ticket, limit) = admitted.inspect_err(|_| self.note_refused())?;
-        self.take_in(now, request, ticket, limit, None);
+        self.take_in((now, now_unix_ms), request, ticket, limit, None);
         Ok(())
     }
 
     /// Keeps a ticket for its request, or for the next sample of it.
     pub(super) fn take_in(
         &mut self,
-        now: Instant,
+        (now, now_unix_ms): (Instant, u64),
         request: &str,
         ticket: Ticket,
         limit: u64,
         inbox: Option<String>,
     ) {
         self.counters.tickets += 1;
-        let shared = self.holder(ticket.transfer).is_some();
+        // By one that holds it, or has spent it: a second order could only fail.
+        let mut others = self.takers.values();
+        let shared = others.any(|of| of.ticket.transfer == ticket.transfer);
         let patience = self.config.lease_ms.saturating_add(self.config.timeout_ms);
+        let left = ticket.expires_unix_ms.saturating_sub(now_unix_ms);
         let taker = Taker {
             ticket: Arc::new(ticket),
             inbox,
             limit,
             stage: if shared { Stage::Waits } else { Stage::Held },
             promised: None,
+            expires: now.after_millis(left),
             until: now.after_millis(patience),
         };
         self.takers.insert(request.to_owned(), taker);
@@ -272,7 +274,8 @@ impl HandoverRoot {
         }
         let taker = self.takers.get_mut(request)?;
         taker.promised = None;
-        if taker.stage != Stage::Held || !can_load || computed >= taker.limit {
+        let good = taker.stage == Stage::Held && now <= taker.expires;
+        if !good || !can_load || computed >= taker.limit {
             return None;
         }
         let tokens = taker.limit - computed;
@@ -324,10 +327,9 @@ impl HandoverRoot {
         }
         // An order without blocks fits no offer: the transfer fails, and the request computes.
         let pairs = taker::pair(&self.config.shape, &ticket, tables, computed, limit);
-        let key = self.new_key();
         let request = Some(request.to_owned());
         let way = (End::Takes, Mode::Read);
-        self.order(request, key, &ticket, way, pairs.unwrap_or_default());
+        self.order(request, &ticket, way, pairs.unwrap_or_default());
         Ok(true)
     }
 
@@ -386,15 +388,13 @@ impl HandoverRoot {
             self.send_back(&taker.ticket, inbox, taker.until);
             return;
         }
-        let (key, ticket) = (self.new_key(), &taker.ticket);
-        let way = (End::Takes, Mode::Read);
-        self.order(None, key, ticket, way, taker::none_of(ticket));
+        let (ticket, way) = (&taker.ticket, (End::Takes, Mode::Read));
+        self.order(None, ticket, way, taker::none_of(ticket));
     }
 
     pub(super) fn order(
         &mut self,
         request: Option<String>,
-        key: RequestKey,
         ticket: &Ticket,
         (end, mode): (End, Mode),
         blocks: Vec<HandoverBlock>,
@@ -411,7 +411,6 @@ impl HandoverRoot {
         let workers = workers.map(|of| (of.incarnation.0, of.address.clone()));
         self.orders.push(HandoverOrder {
             request,
-            key,
             transfer: ticket.transfer.0,
             end,
             mode,
@@ -423,9 +422,9 @@ impl HandoverRoot {
         });
     }
 
-    pub(super) const fn new_key(&mut self) -> RequestKey {
-        self.next_key += 1;
-        RequestKey(self.next_key)
+    pub(super) const fn new_generation(&mut self) -> Generation {
+        self.next_generation += 1;
+        Generation(self.next_generation)
     }
 
     /// Panics with a message if the machine is broken.

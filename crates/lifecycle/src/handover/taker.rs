@@ -19,8 +19,8 @@ use crate::shape::{GroupKind, GroupSpec, Shape};
 pub(super) enum Stage {
     /// The ticket is its own, and unused.
     Held,
-    /// Another sample of the same prompt has the ticket; what it brings is in the engine's own
-    /// cache then.
+    /// Another sample of the same prompt has the ticket, or had it; what it brings is in the
+    /// engine's own cache then.
     Waits,
     /// The transfer is ordered.
     Taken,
@@ -40,6 +40,8 @@ pub(super) struct Taker {
     pub(super) stage: Stage,
     /// Tokens promised at the last lookup, and how many the engine had then.
     pub(super) promised: Option<(u64, u64)>,
+    /// From then on prefill may have freed what the ticket names.
+    pub(super) expires: Instant,
     /// Others wait for it no longer than this.
     pub(super) until: Instant,
 }

@@ -86,15 +86,14 @@ fn handovers() -> impl Strategy<Value = HandoverOrder> {
     });
     (
         prop::option::of(".{0,12}"),
-        any::<(u64, u128, bool, bool, u64, u64, u64)>(),
+        any::<(u128, bool, bool, u64, u64, u64)>(),
         prop::collection::vec((any::<u128>(), ".{0,20}"), 0..3),
         prop::collection::vec(block, 0..5),
     )
         .prop_map(|(request, numbers, workers, blocks)| {
-            let (key, transfer, gives, reads, generation, timeout_ms, lease_ms) = numbers;
+            let (transfer, gives, reads, generation, timeout_ms, lease_ms) = numbers;
             HandoverOrder {
                 request,
-                key: RequestKey(key),
                 transfer,
                 end: if gives { End::Gives } else { End::Takes },
                 mode: if reads { Mode::Read } else { Mode::Write },
@@ -160,7 +159,6 @@ fn a_plan_that_holds_anything_is_not_empty() {
     };
     let order = HandoverOrder {
         request: None,
-        key: RequestKey(1),
         transfer: 1,
         end: End::Gives,
         mode: Mode::Read,

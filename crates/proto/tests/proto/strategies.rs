@@ -189,7 +189,7 @@ fn session() -> impl Strategy<Value = Message> {
     ]
 }
 
-fn peers() -> impl Strategy<Value = Message> {
+fn setup() -> impl Strategy<Value = PeerSetup> + Clone {
     let group = (".{0,20}", any::<[u64; 3]>()).prop_map(
         |(kind, [block_tokens, block_bytes, fingerprint])| PeerGroup {
             kind,
@@ -198,21 +198,34 @@ fn peers() -> impl Strategy<Value = Message> {
             fingerprint,
         },
     );
-    let texts = (".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}");
-    let setup = (texts, any::<([u32; 4], u64)>(), vec(group, 0..9)).prop_map(
-        |((model, revision, dtype, speculative), ([tp, pp, dcp, pcp], piece_bytes), groups)| {
+    let texts = (
+        ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}",
+    );
+    let numbers = any::<([u8; 32], [u32; 4], u64)>();
+    (texts, numbers, vec(group, 0..9)).prop_map(
+        |(
+            (model, revision, weights, tenant, dtype, speculative),
+            (layout, [tp, pp, dcp, pcp], piece_bytes),
+            groups,
+        )| {
             PeerSetup {
                 model,
                 revision,
+                weights,
+                tenant,
                 dtype,
                 speculative,
+                layout,
                 topology: Topology { tp, pp, dcp, pcp },
                 piece_bytes,
                 groups,
             }
         },
-    );
-    let hello = (any::<(u64, u128, u128, u16, u64)>(), setup.clone()).prop_map(
+    )
+}
+
+fn peers() -> impl Strategy<Value = Message> {
+    let hello = (any::<(u64, u128, u128, u16, u64)>(), setup()).prop_map(
         |((features, from, to, rank, connection_min), setup)| PeerHello {
             features: Features(features),
             from: Incarnation(from),
@@ -222,7 +235,7 @@ fn peers() -> impl Strategy<Value = Message> {
             setup,
         },
     );
-    let answer = (any::<(u64, u128, u16, u64)>(), setup).prop_map(
+    let answer = (any::<(u64, u128, u16, u64)>(), setup()).prop_map(
         |((features, from, rank, connection), setup)| PeerHelloAnswer {
             features: Features(features),
             from: Incarnation(from),

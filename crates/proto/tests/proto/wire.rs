@@ -126,8 +126,11 @@ fn peers() -> Vec<(&'static str, Message)> {
     let setup = PeerSetup {
         model: "org/model".to_owned(),
         revision: String::new(),
+        weights: "c0ffee".to_owned(),
+        tenant: "team-a".to_owned(),
         dtype: "bfloat16".to_owned(),
         speculative: "eagle 3".to_owned(),
+        layout: [0x5a; 32],
         topology: Topology {
             tp: 2,
             ..Topology::SINGLE

@@ -12,4 +12,5 @@ mod handover;
 mod log;
 mod panics;
 mod saves;
+mod strangers;
 mod transfers;

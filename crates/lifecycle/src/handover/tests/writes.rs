@@ -9,6 +9,7 @@ use super::scene::{
     FULL, HYBRID, LEASE_MS, NULL, START, TIMEOUT_MS, Text, none, only, pairs, root,
 };
 use crate::handover::{Answer, HandoverOrder, HandoverRoot, Letter, Offered, Refused};
+use crate::ids::RequestKey;
 use crate::peer::{Mode, Side};
 use crate::scheduler::LookupAnswer;
 
@@ -84,7 +85,7 @@ fn promised(kinds: &[crate::shape::GroupKind]) -> HandoverRoot {
 
 fn assert_given_back(order: &HandoverOrder) {
     assert_eq!(order.request.as_deref(), Some("p"));
-    let given = order.on(0, |_| 9);
+    let given = order.on(0, RequestKey(1), |_| 9);
     assert_eq!(
         (given.side, given.parts.len()),
         (Side::Source, 0),
@@ -100,7 +101,7 @@ fn decode_lends_what_it_lacks_and_prefill_writes_it_whoever_is_first() {
         let own = [vec![7, 8, 9], vec![0, 10, 11], vec![0, 0, 12]];
         let (lent, letter) = lend(&mut decode, &long, &own);
         assert_eq!((letter.transfer, letter.inbox.as_str()), (TRANSFER, INBOX));
-        let lender = lent.on(0, |_| 9);
+        let lender = lent.on(0, RequestKey(1), |_| 9);
         assert_eq!((lender.mode, lender.side), (Mode::Write, Side::Destination));
         assert_eq!(lender.parts[0].peer, None, "whoever has the ticket claims");
         assert_eq!(
@@ -124,7 +125,7 @@ fn decode_lends_what_it_lacks_and_prefill_writes_it_whoever_is_first() {
         assert_eq!(pairs(&order, 0), [(1, 7), (2, 8), (3, 9)]);
         assert_eq!(pairs(&order, 1), [(NULL, NULL), (4, 10), (5, 11)]);
         assert_eq!(pairs(&order, 2), [(NULL, NULL), (NULL, NULL), (6, 12)]);
-        let writer = order.on(0, |_| 9);
+        let writer = order.on(0, RequestKey(1), |_| 9);
         assert_eq!((writer.mode, writer.side), (Mode::Write, Side::Source));
         assert_eq!(writer.parts[0].remote, lender.parts[0].local);
         assert_eq!(writer.parts[0].length_bytes, lender.parts[0].length_bytes);

@@ -4,6 +4,7 @@ mod cells;
 mod cells_read;
 mod cells_write;
 mod claims;
+mod early;
 mod fences;
 mod messages;
 mod orders;
