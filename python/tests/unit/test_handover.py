@@ -60,6 +60,21 @@ class FakeNative:
         self.calls.append(("finished", *arguments))
         return None if arguments[1] is None else "sealed"
 
+    def promise(self, *arguments: Any) -> str | None:
+        self.calls.append(("promise", *arguments))
+        return self.refusal
+
+    def expect(self, *arguments: Any) -> str | None:
+        self.calls.append(("expect", *arguments))
+        return self.refusal
+
+    def computed(self, *arguments: Any) -> bool:
+        self.calls.append(("computed", *arguments))
+        return arguments[1] is not None
+
+    def sent(self, *arguments: Any) -> None:
+        self.calls.append(("sent", *arguments))
+
 
 @pytest.fixture
 def side(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -159,3 +174,48 @@ def test_request_that_nobody_goes_on_with_keeps_nothing(side: Any) -> None:
         assert side.finished(done, ([4],)) == (False, None)
     side.meet([])
     assert side.finished(request([1], DECODE), ([4],)) == (False, None), "nobody listens"
+
+
+WRITTEN = {"do_remote_decode": True, "tessera_pass": "pass"}
+
+
+def test_request_with_a_pass_is_promised_by_prefill_and_kept_without_an_answer(side: Any) -> None:
+    it = request([1, 2, 3], WRITTEN)
+    side.arrived(it)
+    assert it.prompt_token_ids == [1, 2], "its last token is left to decode"
+    assert side.finished(it, ([7],)) == (True, None)
+    identity = handover.identity(it)
+    assert side._native.calls == [
+        ("promise", "r", "pass"),
+        ("computed", "r", (identity, 3, ([7],))),
+    ]
+
+
+def test_request_with_a_pass_that_did_not_end_well_is_kept_for_nobody(side: Any) -> None:
+    it = request([1, 2, 3], WRITTEN)
+    side.arrived(it)
+    it.status = RequestStatus.FINISHED_ABORTED
+    assert side.finished(it, ([7],)) == (False, None)
+    assert side._native.calls[-1] == ("computed", "r", None)
+
+
+def test_request_whose_pass_is_refused_is_offered_to_nobody(side: Any) -> None:
+    it = request([1, 2, 3], WRITTEN)
+    side._native.refusal = "expired"
+    side.arrived(it)
+    assert side.finished(it, ([7],)) == (False, None)
+    assert side._native.calls[-1] == ("finished", "r", None)
+
+
+def test_request_with_a_pass_is_expected_by_decode(side: Any) -> None:
+    it = request([1, 2, 3], {"do_remote_prefill": True, "tessera_pass": "pass"})
+    side.arrived(it)
+    assert it.prompt_token_ids == [1, 2, 3]
+    assert side._native.calls == [("expect", "r", "pass", handover.identity(it))]
+
+
+def test_what_was_sent_is_passed_on(side: Any) -> None:
+    nothing = {"finished_recving": None, "failed_recving": None, "invalid_block_ids": set()}
+    side.worker_output(SimpleNamespace(finished_sending={"r"}, **nothing))
+    side.worker_output(SimpleNamespace(finished_sending=None, **nothing))
+    assert side._native.calls == [("sent", ["r"])]

@@ -41,38 +41,49 @@ impl HandoverRoot {
         text: &str,
         prompt: Prompt<'_>,
     ) -> Result<(), Refused> {
-        let judged = self.judge_pass(now_unix_ms, text, prompt);
-        let (ticket, inbox) = judged.inspect_err(|_| self.note_refused())?;
-        let limit = ticket.tokens;
-        self.take_in((now, now_unix_ms), request, ticket, limit, Some(inbox));
-        Ok(())
+        let opened = Pass::open(text, &self.config.key, now_unix_ms);
+        let pass = opened.inspect_err(|_| self.note_refused())?;
+        let blank = Ticket {
+            transfer: pass.transfer,
+            expires_unix_ms: pass.expires_unix_ms,
+            prompt: [0; 32],
+            tokens: 0,
+            generation: Generation(0),
+            workers: Vec::new(),
+            tables: Vec::new(),
+        };
+        match self.judge_expected(prompt) {
+            Ok((tokens, prompt)) => {
+                let ticket = Ticket {
+                    prompt,
+                    tokens,
+                    ..blank
+                };
+                let inbox = Some(pass.inbox);
+                self.take_in((now, now_unix_ms), request, ticket, tokens, inbox);
+                Ok(())
+            }
+            Err(refused) => {
+                self.note_refused();
+                // Prefill need not wait for us.
+                self.send_back(&blank, pass.inbox, now.after_millis(self.config.timeout_ms));
+                Err(refused)
+            }
+        }
     }
 
-    fn judge_pass(
-        &self,
-        now_unix_ms: u64,
-        text: &str,
-        prompt: Prompt<'_>,
-    ) -> Result<(Ticket, String), Refused> {
+    /// How many tokens we lack of a prompt, and their digest.
+    fn judge_expected(&self, prompt: Prompt<'_>) -> Result<(u64, [u8; 32]), Refused> {
         if !self.config.takes || !self.is_met() {
             return Err(Refused::Role);
         }
-        let pass = Pass::open(text, &self.config.key, now_unix_ms)?;
         if self.is_full() {
             return Err(Refused::Full);
         }
         let tokens = prompt.tokens.len().saturating_sub(1);
         let tokens = u64::try_from(tokens).map_err(|_| Refused::Prompt)?;
-        let ticket = Ticket {
-            transfer: pass.transfer,
-            expires_unix_ms: pass.expires_unix_ms,
-            prompt: prompt.digest(tokens).ok_or(Refused::Prompt)?,
-            tokens,
-            generation: Generation(0),
-            workers: Vec::new(),
-            tables: Vec::new(),
-        };
-        Ok((ticket, pass.inbox))
+        let digest = prompt.digest(tokens).ok_or(Refused::Prompt)?;
+        Ok((tokens, digest))
     }
 
     /// Lends our blocks for tokens `[computed, limit)`, and has prefill told of them.

@@ -112,7 +112,9 @@ impl PeerRoot {
         proof: Option<Proof>,
         whole: bool,
     ) {
-        self.early.remove(&(transfer, from));
+        if let Some(proof) = proof.filter(|_| self.is_early(transfer, from)) {
+            self.note_early(now, from, rank, transfer, vec![(at, proof)]);
+        }
         let part = self
             .transfers
             .get(transfer)

@@ -341,7 +341,10 @@ fn passes_that_are_not_good_are_refused_on_either_side() {
     (engine.config.offers, engine.config.takes) = (false, false);
     let role = Err(Refused::Role);
     assert_eq!(engine.promise(UNIX_MS, "p", &pass()), role);
+    assert!(engine.take_letters().is_empty(), "nobody is vouched for");
     assert_eq!(expect(&mut engine, "d", &text), role);
+    let back = opened(&self::letter(&mut engine));
+    assert!(back.blocks().next().is_none(), "prefill need not wait");
     assert_eq!(bring(&mut engine, &letter).map(|_| ()), role);
 }
 
