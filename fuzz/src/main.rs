@@ -1,9 +1,10 @@
-//! The runner: writes the seeds, builds the target with coverage, runs it for a given time.
+//! The runner: writes the seeds, builds the targets with coverage, runs them for a given time.
 //!
 //! `cargo run --manifest-path fuzz/Cargo.toml -- --seconds 60 [--seed N]`, or with `--reproduce
 //! FILE` one input alone. It needs cargo, a C++ compiler and the stable toolchain: coverage comes
 //! from the compiler pass itself, without a sanitizer, which is all that safe code needs. The last
-//! line counts decoders: one has passed if the run ended well and reached it.
+//! line counts decoders, and recovery as one more: one has passed if the run ended well and reached
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tessera_fuzz::{DECODERS, check, choose, input_for, sample_plan};
+use tessera_fuzz::{DECODERS, check, choose, input_for, recovery, sample_plan};
 
 /// Coverage as libFuzzer reads it: counters, a table of places, and the operands of comparisons.
 const COVERAGE: [&str; 6] = [
@@ -29,6 +30,10 @@ const COVERAGE: [&str; 6] = [
 const INPUT_BYTES_MAX: u32 = 4_096;
 /// Resident memory above which a decoder is found to allocate what it was told to.
 const MEMORY_MIB_MAX: u32 = 512;
+
+/// The targets, each with half of the time, a corpus and a folder of findings of its name.
+const TARGETS: [&str; 2] = ["decoders", RECOVERY];
+const RECOVERY: &str = "recovery";
 
 struct Options {
     seconds: u32,
@@ -65,33 +70,59 @@ fn main() -> Result<()> {
     let options = options()?;
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     if let Some(file) = &options.reproduce {
-        let input = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let name = choose(&input).map_or("none", |(decoder, _)| decoder.name);
-        println!("decoder {name}, {} bytes", input.len());
-        check(&input);
-        return Ok(());
+        return reproduce(file);
     }
-    let corpus = home.join("corpus");
-    let seeds = write_seeds(home, &corpus)?;
+    let corpus = |target| home.join("corpus").join(target);
+    for target in TARGETS {
+        fs::create_dir_all(corpus(target)).context("creating fuzz/corpus")?;
+    }
+    let seeds = write_seeds(home, &corpus("decoders"))?;
+    let disks = recovery::seeds();
+    for (number, seed) in disks.iter().enumerate() {
+        fs::write(corpus(RECOVERY).join(format!("golden-{number:03}")), seed)
+            .context("writing a seed")?;
+    }
     println!(
-        "{seeds} seeds for {} decoders, {} s",
+        "{seeds} seeds for {} decoders, {} disks, {} s",
         DECODERS.len(),
+        disks.len(),
         options.seconds
     );
-    let clean = run_target(home, &corpus, &options)?;
-    let reached = reached(&corpus)?;
+    let decoders = run_target(home, "decoders", &options)?;
+    let disks = run_target(home, RECOVERY, &options)?;
+    let reached = reached(&corpus("decoders"))?;
     for (name, inputs) in &reached {
         println!("{name:>16} {inputs:>6} inputs");
     }
-    let passed = match clean {
+    let inputs = fs::read_dir(corpus(RECOVERY)).context("reading fuzz/corpus")?;
+    println!("{RECOVERY:>16} {:>6} inputs", inputs.count());
+    let passed = match decoders {
         true => reached.values().filter(|inputs| **inputs > 0).count(),
         false => 0,
     };
-    println!("{passed} passed, {} failed", DECODERS.len() - passed);
+    let (passed, all) = (passed + usize::from(disks), DECODERS.len() + 1);
+    println!("{passed} passed, {} failed", all - passed);
     ensure!(
-        passed == DECODERS.len(),
-        "a decoder failed: its input is under fuzz/artifacts; run it alone with --reproduce FILE"
+        passed == all,
+        "a target failed: its input is under fuzz/artifacts; run it alone with --reproduce FILE"
     );
+    Ok(())
+}
+
+/// Runs one input, of the target in whose folder it lies.
+fn reproduce(file: &Path) -> Result<()> {
+    let input = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+    if file
+        .parent()
+        .is_some_and(|folder| folder.ends_with(RECOVERY))
+    {
+        println!("{RECOVERY}, {} bytes", input.len());
+        recovery::check(&input);
+    } else {
+        let name = choose(&input).map_or("none", |(decoder, _)| decoder.name);
+        println!("decoder {name}, {} bytes", input.len());
+        check(&input);
+    }
     Ok(())
 }
 
@@ -118,7 +149,6 @@ fn options() -> Result<Options> {
 
 /// Writes every message and header of the golden file, and a plan, as inputs; counts them.
 fn write_seeds(home: &Path, corpus: &Path) -> Result<usize> {
-    fs::create_dir_all(corpus).context("creating fuzz/corpus")?;
     let golden: Golden = read_golden(home, "wire-v1.json")?;
     let peer: GoldenPeer = read_golden(home, "peer-v1.json")?;
     let plan = input_for("StepPlan", &sample_plan()).context("StepPlan is not fuzzed")?;
@@ -151,10 +181,11 @@ fn read_golden<T: DeserializeOwned>(home: &Path, name: &str) -> Result<T> {
     serde_json::from_slice(&text).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Builds the target and runs it; says whether it ended without a finding.
-fn run_target(home: &Path, corpus: &Path, options: &Options) -> Result<bool> {
-    let artifacts = home.join("artifacts");
+/// Builds a target and runs it; says whether it ended without a finding.
+fn run_target(home: &Path, target: &str, options: &Options) -> Result<bool> {
+    let artifacts = home.join("artifacts").join(target);
     fs::create_dir_all(&artifacts).context("creating fuzz/artifacts")?;
+    let seconds = options.seconds / u32::try_from(TARGETS.len())?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command
@@ -164,8 +195,8 @@ fn run_target(home: &Path, corpus: &Path, options: &Options) -> Result<bool> {
         .arg(home.join("Cargo.toml"))
         // With a target named, build scripts are compiled without the coverage flags.
         .args(["--quiet", "--release", "--target", "host-tuple"])
-        .args(["--features", "libfuzzer", "--bin", "decoders", "--"])
-        .arg(format!("-max_total_time={}", options.seconds))
+        .args(["--features", "libfuzzer", "--bin", target, "--"])
+        .arg(format!("-max_total_time={}", seconds.max(1)))
         .arg(format!("-max_len={INPUT_BYTES_MAX}"))
         .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
         .args(["-timeout=5", "-print_final_stats=1", "-verbosity=0"])
@@ -173,6 +204,7 @@ fn run_target(home: &Path, corpus: &Path, options: &Options) -> Result<bool> {
     if let Some(seed) = options.seed {
         command.arg(format!("-seed={seed}"));
     }
+    let corpus = home.join("corpus").join(target);
     let status = command.arg(corpus).status().context("starting cargo")?;
     Ok(status.success())
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask fuzz`: the fuzz targets of the decoders, on stable Rust.
+//! `cargo xtask fuzz`: the fuzz targets of the decoders and of recovery, on stable Rust.
 
 use std::process::{Command, ExitCode};
 

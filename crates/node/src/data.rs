@@ -17,7 +17,7 @@ const DISK_BYTES_AN_OBJECT: u64 = 4 << 10;
 /// Objects that the index of the smallest disk may hold.
 const OBJECTS_MIN: u64 = 1 << 20;
 /// Threads that read each disk: while some verify what they read, the others keep the disk busy.
-const READERS: usize = 4;
+const READERS: usize = 8;
 
 /// Takes the memory, opens the folders and finds what they hold.
 pub(crate) fn open(config: &NodeConfig) -> Result<Store, StartError> {

@@ -103,7 +103,7 @@ impl Bench {
             segment_bytes: folder.segment_bytes(),
             write: WritePolicy::Through,
             objects_max: u32::MAX,
-            readers: 4,
+            readers: 8,
             tenants: TenantLimits::default(),
         };
         let disk = DiskTier::open(ram.clone(), &config, vec![folder.into_disk()])?;

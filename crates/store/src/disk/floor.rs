@@ -76,25 +76,38 @@ impl RawDisk {
         })
     }
 
-    /// Moves these blocks, in any order. `moved` is shown each as soon as it has been.
+    /// Moves these blocks, in any order. `moved` is shown each once it has been, behind the
+    /// submission of those that take its place: many end together, and what is done with them must
+    /// not keep the disk waiting. So the tier does, with more threads than it needs.
     ///
     /// # Errors
     /// A transfer failed or was short; the others that had begun have ended.
     pub fn run(
         &mut self,
         direction: Direction,
-        mut blocks: impl Iterator<Item = u64>,
+        blocks: impl Iterator<Item = u64>,
         mut moved: impl FnMut(&[u8]),
     ) -> io::Result<()> {
+        let mut blocks = blocks.fuse();
         let mut outcome = Ok(());
-        let mut in_flight = 0;
+        let (mut in_flight, mut ended) = (0, Vec::with_capacity(self.depth));
         loop {
             while in_flight < self.depth
+                && !self.idle.is_empty()
                 && outcome.is_ok()
                 && let Some(block) = blocks.next()
             {
                 self.begin(direction, block);
                 in_flight += 1;
+            }
+            if !ended.is_empty() {
+                // What it may say, the wait says again.
+                let _ = self.ring.submit();
+                for slot in ended.drain(..) {
+                    moved(self.block(slot));
+                    self.idle.push_back(slot);
+                }
+                continue;
             }
             if in_flight == 0 {
                 return outcome;
@@ -108,20 +121,27 @@ impl RawDisk {
             for completion in self.ring.completion() {
                 in_flight -= 1;
                 let slot = usize::try_from(completion.user_data()).expect("a slot of ours");
-                self.idle.push_back(slot);
                 match usize::try_from(completion.result()) {
                     Ok(bytes) if bytes == self.block_bytes => {
-                        let at = slot * self.block_bytes;
-                        let block = self.memory.address(at, self.block_bytes);
-                        // SAFETY: the memory of the slot lives as long as this value, and its
-                        // transfer is over; the next one begins after this call.
-                        moved(unsafe { slice::from_raw_parts(block.as_ptr(), self.block_bytes) });
+                        ended.push(slot);
+                        continue;
                     }
                     Ok(_) => outcome = Err(io::ErrorKind::UnexpectedEof.into()),
                     Err(_) => outcome = Err(io::Error::from_raw_os_error(-completion.result())),
                 }
+                self.idle.push_back(slot);
             }
         }
+    }
+
+    /// The memory of a slot whose transfer is over.
+    fn block(&self, slot: usize) -> &[u8] {
+        let block = self
+            .memory
+            .address(slot * self.block_bytes, self.block_bytes);
+        // SAFETY: the memory of the slot lives as long as this value, and its transfer is over; the
+        // next one needs `&mut self`, and the slot, which is not idle before the caller is done.
+        unsafe { slice::from_raw_parts(block.as_ptr(), self.block_bytes) }
     }
 
     fn begin(&mut self, direction: Direction, block: u64) {
@@ -150,6 +170,8 @@ impl RawDisk {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     impl RawDisk {
@@ -183,6 +205,28 @@ mod tests {
                 .run(Direction::Read, 8..20, |_| {})
                 .expect_err("beyond the end");
             assert_eq!(beyond.kind(), io::ErrorKind::UnexpectedEof);
+        }
+    }
+
+    #[test]
+    fn blocks_that_came_are_shown_while_those_behind_them_are_under_way() {
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a folder");
+        for (depth, memory) in [(3, 6), (3, 4), (3, 3)] {
+            let path = folder.path().join("raw");
+            let mut disk = RawDisk::create(&path, 10, BLOCK_BYTES, depth, memory).expect("a file");
+            let (asked, mut shown) = (Cell::new(0), 0);
+            let blocks = (0..100).map(|number: u64| {
+                asked.set(number + 1);
+                number % 10
+            });
+            let moved = |_: &[u8]| {
+                let under_way = asked.get() > shown + u64::from(depth);
+                let can_be = shown == 0 && memory > 3;
+                assert!(under_way || !can_be, "the disk waits for what is done here");
+                shown += 1;
+            };
+            disk.run(Direction::Read, blocks, moved).expect("read");
+            assert_eq!((shown, asked.get()), (100, 100), "memory of {memory}");
         }
     }
 }

@@ -18,7 +18,7 @@
 //! | `log.rs` | the open segment: append, seal, open, erase |
 //! | `writer.rs` | one thread a disk: queue to log |
 //! | `evict.rs` | how a segment leaves |
-//! | `reader.rs` | two threads a disk: queue to RAM |
+//! | `reader.rs` | the threads that read a disk: queue to RAM |
 //! | `scrub.rs` | the check in the background |
 //! | `tier.rs` | the operations |
 //! | `tenants.rs`, `quota.rs` | who holds how much, and who has to leave |

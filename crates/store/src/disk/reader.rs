@@ -18,8 +18,9 @@ use crate::ram::ReserveRefusal;
 
 /// Reads that one thread has in flight at once.
 const READS: usize = 4;
-/// Image bytes after which it takes no more.
-const READ_BYTES: usize = 4 << 20;
+/// Image bytes after which it takes no more: what it waits for together, it verifies together, and
+/// meanwhile only the other threads keep the disk busy.
+const READ_BYTES: usize = 2 << 20;
 
 /// The blocks that an image lies in.
 #[derive(Clone, Copy, Debug)]
