@@ -170,7 +170,7 @@ class TesseraScheduler:
         if self._promised.get(request_id) is request:
             del self._promised[request_id]
             return self._native.computed(request_id, wanted), None
-        if handover.pass_of(request) is not None:
+        if wanted is not None and handover.pass_of(request) is not None:
             # Whoever sent it takes no ticket.
             wanted = None
         ticket = self._native.finished(request_id, wanted)

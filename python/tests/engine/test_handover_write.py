@@ -200,12 +200,12 @@ def test_prefill_writes_and_decode_answers_like_one_engine(
 
 def test_tokens_come_from_the_blocks_that_prefill_has_written(pair: Pair) -> None:
     """The control of every other test here: with another prompt's blocks there are other tokens."""
-    changed, desk = 0, Desk(pair.inbox, pair.key)
-    to_desk = partial(mint, pair.key, desk.address)
+    changed = 0
     for _ in range(4):
+        desk = Desk(pair.inbox, pair.key)
+        to_desk = partial(mint, pair.key, desk.address)
         tokens, other = pair.new_prompt(), pair.new_prompt()
         answer = pair.alone(tokens)
-        desk.change = None
         names = pair.ask_decode(other, legs(to_desk())[1])
         wrong = desk.seen.get(timeout=30)
         pair.decode.abort(names)
@@ -310,7 +310,7 @@ def test_pass_that_was_used_costs_a_computation(pair: Pair) -> None:
     pair.compute(tokens, to_prefill)
     assert pair.answer(pair.ask_decode(tokens, to_decode)).tokens == [answer]
     pair.forget()
-    again = pair.answer(pair.ask_decode(tokens, to_decode))
+    again = pair.answer(pair.decode.add([tokens], TOKENS, handovers=[to_decode]))
     assert again.tokens == [pair.computed(tokens)]
     assert again.counted("peer_transfers_failed") == 1
     pair.forget()

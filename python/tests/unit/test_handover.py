@@ -10,6 +10,7 @@ from vllm.v1.request import RequestStatus
 
 from tessera_kv.vllm import handover
 from tessera_kv.vllm import scheduler as scheduler_side
+from tessera_kv.vllm.connector import TesseraConnector
 from tessera_kv.vllm.data import PeerPlace
 
 PLACES = [PeerPlace(1, "0b", "10.0.0.1:4001"), PeerPlace(0, "0a", "10.0.0.1:4000")]
@@ -44,6 +45,7 @@ class FakeNative:
     namespace = "00"
     nodes = ()
     left_to_decode = 1
+    is_sending = False
 
     def __init__(self, *_: object) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -219,3 +221,11 @@ def test_what_was_sent_is_passed_on(side: Any) -> None:
     side.worker_output(SimpleNamespace(finished_sending={"r"}, **nothing))
     side.worker_output(SimpleNamespace(finished_sending=None, **nothing))
     assert side._native.calls == [("sent", ["r"])]
+
+
+def test_engine_goes_on_while_a_prompt_is_kept_to_be_written(side: Any) -> None:
+    connector = object.__new__(TesseraConnector)
+    connector._scheduler = side
+    assert not connector.has_pending_push_work()
+    side._native.is_sending = True
+    assert connector.has_pending_push_work()
