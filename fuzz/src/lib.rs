@@ -1,8 +1,8 @@
 //! Every decoder that reads bytes from another process, under one property.
 //!
-//! Called by the fuzz target `decoders` for each input and by the runner, which makes seeds from the golden
-//! files. The property: a decoder never panics, and whatever it accepts encodes to the bytes that
-//! it accepted, so that no two byte strings mean the same message.
+//! Called by the fuzz target `decoders` for each input and by the runner, which makes seeds from
+//! the golden files. The property: a decoder never panics, and whatever it accepts encodes to the
+//! bytes that it accepted, so that no two byte strings mean the same message.
 
 pub mod recovery;
 

@@ -54,20 +54,20 @@ pub fn check(input: &[u8]) {
     let disk = Arc::new(MemoryDisk(Mutex::new(image)));
     let _ = verify(&*disk); // It reads what the start reads, and each object.
     let Some(store) = open(&disk) else { return };
-    for id in asked {
-        fetch(&store, id);
-    }
+    fetch(&store, &asked);
     let stored = put(&store) && store.disk_stat().skipped == 0;
     assert_eq!(store.disk_stat().fenced, 0, "the disk does not fail");
     drop(store);
     let again = open(&disk);
     if !repaired {
         let again = again.expect("the node has started on it before");
-        assert_eq!(fetch(&again, new_object().0.id()), stored, "the new object");
+        let found = fetch(&again, &[new_object().0.id()]);
+        assert_eq!(found, usize::from(stored), "the new object");
     }
 }
 
-/// Every golden block with its first bytes, as inputs: what an edit changes is there to be changed.
+/// The golden blocks that are ours, and a few of objects, with their first bytes, as inputs: what
+/// an edit changes is there to be changed.
 ///
 /// # Panics
 /// If the golden disk has other checks, or other objects, than this file knows.
@@ -77,8 +77,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
     repair(&mut repaired);
     assert!(repaired == golden(), "a check is computed in another way");
     assert_eq!(ids(&repaired).len(), 10, "nine objects and a dropped one");
-    let blocks = GOLDEN.chunks(8 + BLOCK_BYTES);
-    let each = (0_u16..).zip(blocks).flat_map(|(number, entry)| {
+    let blocks = (0_u16..).zip(GOLDEN.chunks(8 + BLOCK_BYTES));
+    let chosen = blocks.filter(|(number, entry)| number % 16 == 0 || entry[8..].starts_with(b"TS"));
+    let each = chosen.flat_map(|(number, entry)| {
         let mut edit = number.to_le_bytes().to_vec();
         edit.extend_from_slice(&[0, 0, 80]);
         edit.extend_from_slice(&entry[8..88]);
@@ -200,23 +201,32 @@ fn open(disk: &Arc<MemoryDisk>) -> Option<Store> {
     Some(Store::new(ram, Some(tier)))
 }
 
-/// Whether the object is there; its bytes are compared with what it says of itself.
-fn fetch(store: &Store, id: ObjectId) -> bool {
+/// Asks for all of these together, compares the bytes of those that are there with what they say of
+/// themselves, and counts them.
+fn fetch(store: &Store, asked: &[ObjectId]) -> usize {
     let (told, fetched) = channel();
-    store.fetch(id, None, Instant(0), move |fetched| {
-        // Who waits is there until he is told.
-        let _ = told.send(fetched);
-    });
-    match fetched.recv().expect("every read is answered") {
-        Fetched::Found(pin) => {
-            assert_eq!(pin.header().id(), id);
-            assert_eq!(pin.header().length_bytes, pin.len() as u64);
-            assert_eq!(pin.header().checksum, checksum(&pin), "a damaged object");
-            true
-        }
-        Fetched::Missing => false,
-        Fetched::Busy => panic!("nothing is held"),
+    for id in asked.iter().copied() {
+        let told = told.clone();
+        store.fetch(id, None, Instant(0), move |fetched| {
+            // Who waits is there until he is told.
+            let _ = told.send((id, fetched));
+        });
     }
+    drop(told);
+    let mut found = 0;
+    for (id, fetched) in fetched {
+        match fetched {
+            Fetched::Found(pin) => {
+                assert_eq!(pin.header().id(), id);
+                assert_eq!(pin.header().length_bytes, pin.len() as u64);
+                assert_eq!(pin.header().checksum, checksum(&pin), "a damaged object");
+                found += 1;
+            }
+            // Those of one image may overlap, and be more than there is room for.
+            Fetched::Missing | Fetched::Busy => {}
+        }
+    }
+    found
 }
 
 /// An object that no golden disk holds.

@@ -39,6 +39,7 @@ class TesseraScheduler:
         )
         self._engine = engine
         self._places: list[PeerPlace] = []
+        self._samples = handover.Samples()
         self._requests: dict[str, Any] = {}
         # Those that came with a pass, and whose prompt is written to another engine.
         self._promised: dict[str, Any] = {}
@@ -173,10 +174,12 @@ class TesseraScheduler:
         if wanted is not None and handover.pass_of(request) is not None:
             # Whoever sent it takes no ticket.
             wanted = None
-        ticket = self._native.finished(request_id, wanted)
+        earlier = self._samples.answer(request) if wanted else None
+        ticket = self._native.finished(request_id, None if earlier else wanted)
         if ticket is None:
-            return False, None
-        return True, handover.answer(request, blocks, ticket, self._engine, self._places)
+            return False, earlier
+        answer = handover.answer(request, blocks, ticket, self._engine, self._places)
+        return True, self._samples.keep(request, answer)
 
     def is_sending(self) -> bool:
         """Whether blocks are kept that only further steps can free."""

@@ -166,6 +166,38 @@ def test_finished_prompt_is_answered_in_the_routers_words(side: Any) -> None:
     assert side._native.calls == [("finished", "r", (handover.identity(done), 3, ([4, 5], [0, 6])))]
 
 
+def test_samples_of_one_prompt_offer_once_and_are_answered_alike(side: Any) -> None:
+    keep, first = side.finished(request([1, 2], DECODE, request_id="1_cmpl-a"), ([4],))
+    assert keep
+    side._native.calls.clear()
+    second = request([1, 2], DECODE, request_id="0_cmpl-a")
+    assert side.finished(second, ([4],)) == (False, first)
+    assert side._native.calls == [("finished", "0_cmpl-a", None)], "its blocks are not lent"
+    for other in ("0_cmpl-b", "cmpl-a", "cmpl_a", "x_cmpl-a", "0_"):
+        keep, answer = side.finished(request([1, 2], DECODE, request_id=other), ([4],))
+        assert keep
+        assert answer["remote_request_id"] == other
+    aborted = request([1, 2], DECODE, request_id="2_cmpl-a", status=RequestStatus.FINISHED_ABORTED)
+    assert side.finished(aborted, ([4],)) == (False, None)
+
+
+def test_name_that_comes_again_is_another_prompts(side: Any) -> None:
+    side.finished(request([1, 2], DECODE, request_id="0_again"), ([4],))
+    side.finished(request([1, 2], DECODE, request_id="1_again"), ([4],))
+    for index in "10":
+        other = request([5, 6, 7], DECODE, request_id=f"{index}_again")
+        keep, answer = side.finished(other, ([4],))
+        assert keep == (index == "1"), "the first of the second time"
+        assert answer["remote_request_id"] == "1_again"
+
+
+def test_answers_of_samples_are_remembered_within_a_limit(side: Any) -> None:
+    for number in range(handover.SAMPLES_KEPT + 1):
+        side.finished(request([1], DECODE, request_id=f"0_{number}"), ([4],))
+    assert side.finished(request([1], DECODE, request_id="1_1"), ([4],))[0] is False
+    assert side.finished(request([1], DECODE, request_id="1_0"), ([4],))[0] is True, "forgotten"
+
+
 def test_request_that_nobody_goes_on_with_keeps_nothing(side: Any) -> None:
     for done in (
         request([1], None),
