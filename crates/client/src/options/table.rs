@@ -256,8 +256,8 @@ pub const TABLE: &[OptionDoc] = &[
         key: "peer_insecure",
         kind: Kind::Flag,
         default: "false",
-        meaning: "Whether `peer_listen` and `peer_inbox` may be addresses that other machines reach. Nothing \
-                  there is encrypted: on a trusted network only.",
+        meaning: "Whether `peer_listen` and `peer_inbox` may be addresses that other machines \
+                  reach. Nothing there is encrypted: on a trusted network only.",
     },
     OptionDoc {
         key: "peer_key_file",
