@@ -13,6 +13,7 @@ use crate::command;
 use crate::documented;
 use crate::fuzz;
 use crate::project::Project;
+use crate::rdma;
 use crate::setup::{self, Need};
 use crate::step;
 use crate::suite;
@@ -43,6 +44,8 @@ enum Stage {
     Rust,
     /// Ruff and mypy.
     Python,
+    /// Clippy of the RDMA transport, and `cargo xtask rdma-test`.
+    Rdma,
     /// `cargo xtask test`.
     Tests,
     /// A minute of fuzzing.
@@ -64,8 +67,15 @@ pub(crate) fn command(project: &Project, arguments: &CiArguments) -> Result<Exit
         match stage {
             Stage::Rust => rust_checks(project, &mut stages),
             Stage::Python => python_checks(project, &mut stages),
+            Stage::Rdma => {
+                stages.run(project, "clippy-verbs", rdma::clippy(project));
+                match rdma::run_all(project) {
+                    Ok(tally) => total += tally,
+                    Err(error) => stages.note("rdma-test", Err(error)),
+                }
+            }
             Stage::Tests => match suite::run_all(project) {
-                Ok(tally) => total = tally,
+                Ok(tally) => total += tally,
                 Err(error) => stages.note("tests", Err(error)),
             },
             Stage::Fuzz => stages.note("fuzz", fuzz_stage(project)),
