@@ -1,8 +1,10 @@
 """What a request says of prefill and decode, and what it is answered, in the routers' words.
 
-Called by `TesseraScheduler`. Routers pass `kv_transfer_params` from one engine to the other as they
-are; all that counts in them is the ticket, which the native part signs and opens. Nothing here
-decides: it reads vLLM's requests, and shortens the prompt of one whose last token decode computes.
+Called by `TesseraScheduler`. Where prefill is first, routers pass `kv_transfer_params` from one
+engine to the other as they are; all that counts in them is the ticket, which the native part signs
+and opens. Where both get the request at once, it is the pass, which whoever sent it has signed.
+Nothing here decides: it reads vLLM's requests, and shortens the prompt of one whose last token
+decode computes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ Identity = tuple[Sequence[int], list[bytes], list[bytes]]
 Wanted = tuple[Identity, int, Sequence[list[int]]]
 
 TICKET = "tessera_ticket"
+# Of a request that a dispatcher sends to both engines at once.
+PASS = "tessera_pass"
 
 SAMPLES_KEPT = 256
 """Prompts of several samples whose answer is remembered."""
@@ -40,11 +44,22 @@ def identity(request: Any) -> Identity | None:
 
 def ticket(request: Any) -> str | None:
     """The ticket that the request came with."""
-    params = request.kv_transfer_params
-    if not params or not params.get("do_remote_prefill"):
+    if not is_taken(request):
         return None
-    found = params.get(TICKET)
+    found = request.kv_transfer_params.get(TICKET)
     return found if isinstance(found, str) else None
+
+
+def pass_of(request: Any) -> str | None:
+    """The pass that the request came with, on either engine."""
+    found = (request.kv_transfer_params or {}).get(PASS)
+    return found if isinstance(found, str) else None
+
+
+def is_taken(request: Any) -> bool:
+    """Whether another engine computes the request's prompt."""
+    params = request.kv_transfer_params
+    return bool(params and params.get("do_remote_prefill"))
 
 
 def is_wanted(request: Any) -> bool:

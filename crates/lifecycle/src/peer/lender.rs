@@ -48,7 +48,7 @@ impl PeerRoot {
     }
 
     /// Whether a claim, or the last word on it, may be of an order that is still to come.
-    fn is_early(&self, transfer: TransferId, from: Incarnation) -> bool {
+    pub(super) fn is_early(&self, transfer: TransferId, from: Incarnation) -> bool {
         let known = self.transfers.get(transfer).is_some() || self.tickets.is_used(transfer);
         let room = self.early.len() < self.config.limits.offers;
         !known && (room || self.early.contains_key(&(transfer, from)))
@@ -150,6 +150,8 @@ impl PeerRoot {
         part.peer = Some(from);
         part.attempt = claim.at.attempt;
         part.access = Access::Live;
+        // Who pushes waits for our note of its last word.
+        part.owed |= mode == Mode::Write;
         part.local.clone_from(&claim.blocks);
         if transfer.deadline == Instant::NEVER {
             transfer.deadline = now.after_millis(transfer.timeout_ms);
@@ -230,18 +232,33 @@ impl PeerRoot {
         parts: &[(PartAttempt, Proof)],
     ) {
         if self.is_early(transfer, from) {
-            let claim = EarlyClaim {
-                until: now.after_millis(EARLY_CLAIM_MS),
-                rank,
-                parts: Vec::new(),
-                released: parts.to_vec(),
-            };
-            self.early.insert((transfer, from), claim);
+            self.note_early(now, from, rank, transfer, parts.to_vec());
         } else {
             self.take_words(now, from, rank, transfer, parts);
         }
         let parts = parts.iter().map(|(at, _)| at.part).collect();
         self.send(from, Message::ReleaseAck { transfer, parts });
+    }
+
+    /// The last words on what no order has offered yet. They take the place of the claim.
+    pub(super) fn note_early(
+        &mut self,
+        now: Instant,
+        from: Incarnation,
+        rank: u16,
+        transfer: TransferId,
+        mut released: Vec<(PartAttempt, Proof)>,
+    ) {
+        if let Some(before) = self.early.remove(&(transfer, from)) {
+            released.extend(before.released);
+        }
+        let claim = EarlyClaim {
+            until: now.after_millis(EARLY_CLAIM_MS),
+            rank,
+            parts: Vec::new(),
+            released,
+        };
+        self.early.insert((transfer, from), claim);
     }
 
     fn take_words(
@@ -253,7 +270,7 @@ impl PeerRoot {
         words: &[(PartAttempt, Proof)],
     ) {
         for (at, proof) in words {
-            self.on_word(now, from, rank, transfer, *at, Some(*proof), true);
+            self.on_word(now, from, rank, transfer, *at, Some(*proof), false);
         }
     }
 }

@@ -239,13 +239,11 @@ impl PeerRoot {
             Side::Destination => part.destination,
         };
         let distinct: BTreeSet<PartId> = order.parts.iter().map(|part| part.part).collect();
-        let unnamed =
-            |peer: Option<Incarnation>| peer.is_none() && !(lends && order.side == Side::Source);
         let malformed = distinct.len() != order.parts.len()
             || !order.fits_messages()
             || order.parts.iter().any(|part| {
                 own(part.part) != self.config.rank
-                    || unnamed(part.peer)
+                    || part.peer.is_none() && !lends
                     || part.peer == Some(self.config.incarnation)
             });
         if malformed {

@@ -78,7 +78,7 @@ impl Transfer {
             parts: order
                 .parts
                 .iter()
-                .map(|part| (part.part, Part::new(part, known)))
+                .map(|part| (part.part, Part::new(part, known || !part.remote.is_empty())))
                 .collect(),
             failure: None,
             failed_at: Instant::NEVER,

@@ -6,7 +6,7 @@
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::identity::Topology;
-use crate::limits::{PEER_GROUPS_MAX, PEER_TEXT_BYTES_MAX};
+use crate::limits::{BODY_BYTES_MAX, PEER_GROUPS_MAX, PEER_TEXT_BYTES_MAX};
 use crate::message::session::{Features, Incarnation};
 use crate::peer::{Attempt, PartAttempt, PartId, TransferId};
 
@@ -415,5 +415,55 @@ impl PeerPushAnswer {
         };
         reader.finish()?;
         Ok(answer)
+    }
+}
+
+/// Brings a ticket of decode's blocks to prefill. Answered when its fate is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTicket {
+    /// The sealed text; see [`Ticket`](crate::ticket::Ticket).
+    pub ticket: String,
+}
+
+impl PeerTicket {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Writer::new(out).text(&self.ticket, BODY_BYTES_MAX);
+    }
+
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(body);
+        let ticket = reader.text("ticket", BODY_BYTES_MAX)?;
+        reader.finish()?;
+        Ok(Self { ticket })
+    }
+}
+
+/// Answers [`PeerTicket`]: the blocks will be claimed, unless none was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerTicketAnswer {
+    /// The ticket's transfer.
+    pub transfer: TransferId,
+}
+
+impl PeerTicketAnswer {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Writer::new(out).u128(self.transfer.0);
+    }
+
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(body);
+        let transfer = TransferId(reader.u128("transfer")?);
+        reader.finish()?;
+        Ok(Self { transfer })
     }
 }

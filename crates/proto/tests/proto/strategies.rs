@@ -8,9 +8,9 @@ use tessera_proto::limits::{BODY_BYTES_MAX, DEADLINE_MS_MAX, LEASE_MS_MAX, OBJEC
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, DropAnswer, Features, Get, GetAnswer, GetStatus, Hello,
     HelloAnswer, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
-    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer, PutStatus,
-    Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
-    StatEntry,
+    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, PeerTicket, PeerTicketAnswer, Ping,
+    Presence, Put, PutAnswer, PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove,
+    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
 };
 use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
@@ -271,6 +271,11 @@ fn peers() -> impl Strategy<Value = Message> {
         }
         .into()),
         (part(), status).prop_map(|(part, status)| PeerPushAnswer { part, status }.into()),
+        "[0-9a-f]{0,200}".prop_map(|ticket| PeerTicket { ticket }.into()),
+        any::<u128>().prop_map(|transfer| PeerTicketAnswer {
+            transfer: TransferId(transfer)
+        }
+        .into()),
     ]
 }
 

@@ -3,9 +3,9 @@
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, DropAnswer, Features, Get, GetAnswer, GetStatus, Hello,
     HelloAnswer, PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer,
-    PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer,
-    PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat,
-    StatAnswer, StatEntry,
+    PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, PeerTicket, PeerTicketAnswer,
+    Ping, Presence, Put, PutAnswer, PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove,
+    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
 };
 use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
@@ -201,6 +201,20 @@ fn parts() -> Vec<(&'static str, Message)> {
             pulled(PartStatus::Refused, 0).into(),
         ),
         ("peer_push", push.into()),
+        (
+            "peer_ticket",
+            PeerTicket {
+                ticket: "02ab".into(),
+            }
+            .into(),
+        ),
+        (
+            "peer_ticket_answer",
+            PeerTicketAnswer {
+                transfer: part.transfer,
+            }
+            .into(),
+        ),
         ("peer_push_answer", pushed(PartStatus::Done).into()),
         (
             "peer_push_answer_corrupt",

@@ -169,7 +169,7 @@ impl Pair {
 }
 
 /// Tables as vLLM has them at the first allocation: null where a window or a state needs nothing.
-fn with_nulls(mut tables: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+pub(super) fn with_nulls(mut tables: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     for (group, table) in tables.iter_mut().enumerate().skip(1) {
         let kept = if group == 1 { 2 } else { 1 };
         let nulls = table.len().saturating_sub(kept);

@@ -5,3 +5,4 @@ mod pairs;
 mod samples;
 mod scene;
 mod takes;
+mod writes;

@@ -1,5 +1,6 @@
 //! The machine of direct transfers: one side against a scripted process on the other.
 
+mod by_ticket;
 mod cells;
 mod cells_read;
 mod cells_write;
