@@ -48,8 +48,8 @@ macro_rules! decoders {
 decoders! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
     ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
-    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Drop, DropAnswer,
-    Price, PriceAnswer,
+    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, PeerTicket,
+    PeerTicketAnswer, Drop, DropAnswer, Price, PriceAnswer,
 }
 
 /// The decoder that `input` chooses, and the bytes for it; `None` if there is not even a choice.

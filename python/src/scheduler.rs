@@ -214,6 +214,78 @@ impl Scheduler {
         Ok(admitted.err().map(|refused| refused.to_string()))
     }
 
+    /// Decode: a request has come with a pass; why it is computed, if it is.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    fn expect(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        pass: &str,
+        identity: Identity,
+    ) -> PyResult<Option<String>> {
+        let expect = |prompt: Prompt<'_>| self.driver.expect(request, pass, prompt);
+        let expected = py.detach(|| with_prompt(&identity, self.hash_tokens, expect));
+        let expected = expected.map_err(|error| error.raise(py))?;
+        Ok(expected.err().map(|refused| refused.to_string()))
+    }
+
+    /// Prefill: a request has come with a pass; why it is written to nobody, if it is not.
+    fn promise(&self, py: Python<'_>, request: &str, pass: &str) -> PyResult<Option<String>> {
+        let promised = py.detach(|| self.driver.promise(request, pass));
+        let promised = promised.map_err(|error| error.raise(py))?;
+        Ok(promised.err().map(|refused| refused.to_string()))
+    }
+
+    /// Prefill has finished with a request that came with a pass. Whether its blocks must be kept
+    /// until it is reported as sent.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    #[pyo3(signature = (request, wanted=None))]
+    fn computed(&self, py: Python<'_>, request: &str, wanted: Option<Wanted>) -> PyResult<bool> {
+        let kept = py.detach(|| match &wanted {
+            None => self.driver.computed(request, None),
+            Some((identity, computed_tokens, tables)) => {
+                with_prompt(identity, self.hash_tokens, |prompt| {
+                    let computed = Finished {
+                        prompt,
+                        computed_tokens: *computed_tokens,
+                        tables,
+                    };
+                    self.driver.computed(request, Some(computed))
+                })
+            }
+        });
+        kept.map_err(|error| error.raise(py))
+    }
+
+    /// All workers have reported these requests as sent.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 hands over what it extracted"
+    )]
+    fn sent(&self, py: Python<'_>, requests: Vec<String>) -> PyResult<()> {
+        let requests: Vec<&str> = requests.iter().map(String::as_str).collect();
+        py.detach(|| self.driver.sent(&requests))
+            .map_err(|error| error.raise(py))
+    }
+
+    /// Whether blocks of finished requests wait to be written: the engine must go on.
+    #[getter]
+    fn is_sending(&self) -> bool {
+        self.driver.is_sending()
+    }
+
+    /// Where tickets of decode engines are taken; None if nothing is written to others.
+    #[getter]
+    fn inbox(&self) -> Option<String> {
+        self.driver.inbox().map(ToString::to_string)
+    }
+
     /// The engine has finished with a request, which another one may take. The ticket for it, if it
     /// can be offered: then its blocks must be kept until it is reported as sent.
     #[expect(

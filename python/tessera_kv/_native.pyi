@@ -54,6 +54,26 @@ class Scheduler:
         ticket: str,
         identity: tuple[Sequence[int], Sequence[bytes], Sequence[bytes]],
     ) -> str | None: ...
+    def expect(
+        self,
+        request: str,
+        pass_: str,
+        identity: tuple[Sequence[int], Sequence[bytes], Sequence[bytes]],
+    ) -> str | None: ...
+    def promise(self, request: str, pass_: str) -> str | None: ...
+    def computed(
+        self,
+        request: str,
+        wanted: tuple[
+            tuple[Sequence[int], Sequence[bytes], Sequence[bytes]], int, Sequence[Sequence[int]]
+        ]
+        | None = None,
+    ) -> bool: ...
+    def sent(self, requests: Sequence[str]) -> None: ...
+    @property
+    def is_sending(self) -> bool: ...
+    @property
+    def inbox(self) -> str | None: ...
     def lookup(
         self,
         request: str,

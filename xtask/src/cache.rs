@@ -68,6 +68,16 @@ impl Cache {
         self.root.join("models")
     }
 
+    /// The kernel of the guest that has RDMA devices.
+    pub(crate) fn guest_kernel(&self) -> PathBuf {
+        self.root.join("guest").join("kernel")
+    }
+
+    /// What one run of the guest needs, for the process that runs it.
+    pub(crate) fn guest_run(&self, process: u32) -> PathBuf {
+        self.root.join("guest").join(format!("run-{process}"))
+    }
+
     /// Where the output of the step `name` is kept.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.root.join("logs").join(format!("{name}.log"))

@@ -13,6 +13,7 @@ use crate::command;
 use crate::documented;
 use crate::fuzz;
 use crate::project::Project;
+use crate::rdma;
 use crate::setup::{self, Need};
 use crate::step;
 use crate::suite;
@@ -43,11 +44,13 @@ enum Stage {
     Rust,
     /// Ruff and mypy.
     Python,
+    /// Clippy of the RDMA transport, and `cargo xtask rdma-test`.
+    Rdma,
     /// `cargo xtask test`.
     Tests,
     /// A minute of fuzzing.
     Fuzz,
-    /// `cargo xtask demo --json`.
+    /// `cargo xtask demo --json`, and with `--pd`.
     Demo,
     /// The commands that the documents show.
     Documented,
@@ -64,12 +67,22 @@ pub(crate) fn command(project: &Project, arguments: &CiArguments) -> Result<Exit
         match stage {
             Stage::Rust => rust_checks(project, &mut stages),
             Stage::Python => python_checks(project, &mut stages),
+            Stage::Rdma => {
+                stages.run(project, "clippy-verbs", rdma::clippy(project));
+                match rdma::run_all(project) {
+                    Ok(tally) => total += tally,
+                    Err(error) => stages.note("rdma-test", Err(error)),
+                }
+            }
             Stage::Tests => match suite::run_all(project) {
-                Ok(tally) => total = tally,
+                Ok(tally) => total += tally,
                 Err(error) => stages.note("tests", Err(error)),
             },
             Stage::Fuzz => stages.note("fuzz", fuzz_stage(project)),
-            Stage::Demo => stages.note("demo", demo_stage(project)),
+            Stage::Demo => {
+                stages.note("demo", demo_stage(project, &[], "models"));
+                stages.note("demo --pd", demo_stage(project, &["--pd"], "runs"));
+            }
             Stage::Documented => stages.note("documented commands", documented::run(project)),
         }
     }
@@ -158,8 +171,10 @@ fn fuzz_stage(project: &Project) -> Result<()> {
     })
 }
 
-fn demo_stage(project: &Project) -> Result<()> {
+/// Runs the demo, whose closing line has a list of what was shown, named `shown`.
+fn demo_stage(project: &Project, arguments: &[&str], shown: &str) -> Result<()> {
     let mut demo = project.cargo(&["xtask", "demo", "--json"]);
+    demo.args(arguments);
     demo.env_remove("CARGO_MANIFEST_DIR");
     eprintln!("\n== demo: {}", command::describe(&demo));
     let finished = command::run(demo, |line| eprintln!("{line}"))?;
@@ -171,16 +186,16 @@ fn demo_stage(project: &Project) -> Result<()> {
         .lines()
         .last()
         .context("the demo printed nothing")?;
-    judge_demo(line)
+    judge_demo(line, shown)
 }
 
 /// Judges the closing line of the demo by itself, not only by the exit code.
-fn judge_demo(line: &str) -> Result<()> {
+fn judge_demo(line: &str, shown: &str) -> Result<()> {
     let report: Value = serde_json::from_str(line).context("the demo's last line is no JSON")?;
-    let models = report["models"]
+    let served = report[shown]
         .as_array()
-        .context("the demo names no models")?;
-    if report["ok"] != Value::Bool(true) || models.is_empty() {
+        .with_context(|| format!("the demo names no {shown}"))?;
+    if report["ok"] != Value::Bool(true) || served.is_empty() {
         bail!("the demo is not ok: {line}");
     }
     Ok(())
@@ -209,9 +224,11 @@ mod tests {
 
     #[test]
     fn a_demo_that_is_not_ok_or_served_nothing_fails_the_stage() {
-        assert!(judge_demo(r#"{"ok":true,"models":[{"name":"llama"}]}"#).is_ok());
-        assert!(judge_demo(r#"{"ok":false,"models":[{"name":"llama"}]}"#).is_err());
-        assert!(judge_demo(r#"{"ok":true,"models":[]}"#).is_err());
-        assert!(judge_demo("done").is_err());
+        let judge = |line: &str| judge_demo(line, "models");
+        assert!(judge(r#"{"ok":true,"models":[{"name":"llama"}]}"#).is_ok());
+        assert!(judge(r#"{"ok":false,"models":[{"name":"llama"}]}"#).is_err());
+        assert!(judge(r#"{"ok":true,"models":[]}"#).is_err());
+        assert!(judge(r#"{"ok":true,"runs":[{"name":"llama"}]}"#).is_err());
+        assert!(judge("done").is_err());
     }
 }

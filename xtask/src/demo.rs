@@ -1,4 +1,5 @@
-//! `cargo xtask demo`: sets everything up and hands over to `python/demo/demo.py`.
+//! `cargo xtask demo`: sets everything up and hands over to `python/demo/demo.py`, or with `--pd`
+//! to `python/demo/pd.py`.
 
 use std::process::{Command, ExitCode};
 
@@ -14,6 +15,9 @@ const MODELS: [&str; 5] = ["llama", "gemma3", "gpt_oss", "qwen3_next", "deepseek
 /// Flags of `cargo xtask demo`.
 #[derive(Args, Default)]
 pub(crate) struct DemoArguments {
+    /// Hand prompts over from a prefill to a decode engine instead, through a router.
+    #[arg(long)]
+    pd: bool,
     /// Run one model class only.
     #[arg(long, value_parser = MODELS)]
     model: Option<String>,
@@ -36,7 +40,8 @@ pub(crate) fn command(project: &Project, arguments: &DemoArguments) -> Result<Ex
 
 fn program(project: &Project, arguments: &DemoArguments, _ready: &Ready) -> Command {
     let mut demo = project.program(project.cache.engine_program("python"));
-    demo.arg("python/demo/demo.py");
+    let script = if arguments.pd { "pd.py" } else { "demo.py" };
+    demo.arg(format!("python/demo/{script}"));
     demo.arg("--binary").arg(project.binary());
     demo.arg("--models").arg(project.cache.models());
     if let Some(model) = &arguments.model {

@@ -11,12 +11,16 @@ mod cache;
 mod children;
 mod ci;
 mod command;
+mod cpio;
 mod demo;
 mod documented;
 mod fingerprint;
 mod fuzz;
+mod guest;
+mod kernel;
 mod project;
 mod python;
+mod rdma;
 mod setup;
 mod step;
 mod suite;
@@ -46,6 +50,8 @@ enum Task {
     Test(suite::TestArguments),
     /// Measure the data path against a raw socket floor of the same run.
     Bench(bench::BenchArguments),
+    /// Run the tests of the RDMA transport on real verbs, in a guest that has RDMA devices.
+    RdmaTest(rdma::RdmaArguments),
     /// Everything that must hold before a change is accepted, in order of cost.
     Ci(ci::CiArguments),
     /// Feed mutated bytes to every decoder for a while.
@@ -59,6 +65,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::command(&project, arguments),
         Task::Test(arguments) => suite::command(&project, arguments),
         Task::Bench(arguments) => bench::command(&project, arguments),
+        Task::RdmaTest(arguments) => rdma::command(&project, arguments),
         Task::Ci(arguments) => ci::command(&project, arguments),
         Task::Fuzz(arguments) => fuzz::command(&project, arguments),
     });

@@ -43,6 +43,17 @@ pub(crate) fn run<T>(title: &str, log: &Path, body: impl FnOnce(&Step) -> Result
 }
 
 impl Step {
+    /// Shows a line of what the step does, and keeps it in the log.
+    pub(crate) fn line(&self, line: &str) {
+        // A log that cannot be written must not fail the step it describes.
+        if let Ok(mut log) = File::options().append(true).open(&self.log) {
+            let _ = writeln!(log, "{line}");
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!("{}  {}", self.title, line.trim()));
+        }
+    }
+
     /// Runs `command`; its last line is shown, and all of it is printed if it fails.
     pub(crate) fn command(&self, command: Command) -> Result<()> {
         let named = command::describe(&command);

@@ -2,12 +2,15 @@
 //!
 //! Called by `main`, and by nothing else; commands get their own arguments only.
 
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tessera_client::NamespaceDigest;
 use tessera_node::Address;
+use tessera_proxy::Upstream;
 
 use crate::bench::{floor, prefill};
 use crate::units::{
@@ -16,6 +19,9 @@ use crate::units::{
 
 /// Where a node listens, and where it is looked for, if nothing else is said.
 pub(crate) const DEFAULT_ADDRESS: &str = "127.0.0.1:7421";
+
+/// Where the proxy listens, if nothing else is said.
+const DEFAULT_PROXY_ADDRESS: &str = "127.0.0.1:7431";
 
 /// KV caches that outlive their engine.
 #[derive(Debug, Parser)]
@@ -40,6 +46,8 @@ pub(crate) enum Command {
     Verify(VerifyArguments),
     /// Remove what a node that is over kept on disk: that of the local node, or what is named
     Clean(CleanArguments),
+    /// Send prompts to prefill engines, and what comes of them to decode engines
+    Proxy(ProxyArguments),
     /// Measure the data path against the floors of this machine, in one run
     Bench(BenchArguments),
     /// Replay a public trace of requests, beside LRU and Belady of the same capacity
@@ -107,6 +115,42 @@ pub(crate) enum WriteMode {
     Synced,
     /// When it is in memory, of which an eighth may wait to be written
     Back,
+}
+
+/// Arguments of `tessera proxy`.
+#[derive(Debug, Args)]
+pub(crate) struct ProxyArguments {
+    /// Where clients connect, IP:PORT; port 0 takes a free one
+    #[arg(long, default_value = DEFAULT_PROXY_ADDRESS)]
+    pub(crate) listen: SocketAddr,
+    /// An engine that computes prompts, such as http://127.0.0.1:8000; may be given several times
+    #[arg(long, value_name = "URL", required = true)]
+    pub(crate) prefill: Vec<Upstream>,
+    /// An engine that answers; may be given several times
+    #[arg(long, value_name = "URL", required = true)]
+    pub(crate) decode: Vec<Upstream>,
+    /// How both engines share a prompt
+    #[arg(long, value_enum, default_value_t = ProxyMode::Read)]
+    pub(crate) mode: ProxyMode,
+    /// Bytes that a request may have
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32MiB")]
+    pub(crate) max_body: u64,
+    /// Requests at once; one more is refused with 429
+    #[arg(long, value_name = "COUNT", default_value = "1024")]
+    pub(crate) max_requests: NonZeroUsize,
+    /// How long the first byte of an engine's answer may take
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30m")]
+    pub(crate) answer_timeout: Duration,
+    /// How long an engine may say nothing in the middle of an answer
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "2m")]
+    pub(crate) silence_timeout: Duration,
+}
+
+/// How prefill and decode share a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProxyMode {
+    /// One after the other: decode pulls what prefill has computed
+    Read,
 }
 
 /// Arguments of `tessera stat`.

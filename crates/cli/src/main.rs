@@ -1,8 +1,8 @@
 //! The one shipped binary of Tessera: `node`, `stat`, `ping`, `drop`, `verify`,
-//! `clean`, `bench`, `replay`.
+//! `clean`, `proxy`, `bench`, `replay`.
 //!
-//! May import: client and node. Parses the command line, sets up the log, calls one command, and
-//! prints an error as one line that says what to do.
+//! May import: client, node and proxy. Parses the command line, sets up the log, calls one command,
+//! and prints an error as one line that says what to do.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -21,9 +21,12 @@ use crate::args::{Arguments, Command};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // A node's log is its voice; the other commands speak through their output.
-    let is_node = matches!(arguments.command, Command::Node(_));
-    start_log(if is_node { "info" } else { "warn" });
+    // A server's log is its voice; the other commands speak through their output.
+    match arguments.command {
+        Command::Node(_) => start_log("info", Form::Text),
+        Command::Proxy(_) => start_log("info", Form::Json),
+        _ => start_log("warn", Form::Text),
+    }
     let outcome = match arguments.command {
         Command::Node(arguments) => commands::node::run(arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
@@ -31,6 +34,7 @@ fn main() -> ExitCode {
         Command::Drop(arguments) => commands::drop::run(&arguments),
         Command::Verify(arguments) => commands::verify::run(&arguments),
         Command::Clean(arguments) => commands::clean::run(arguments),
+        Command::Proxy(arguments) => commands::proxy::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::BenchFloor => bench::floor::serve(),
@@ -57,14 +61,25 @@ fn in_one_line(error: &anyhow::Error) -> String {
     line
 }
 
+/// How a line of the log looks.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    /// For machines: one object a line.
+    Json,
+}
+
 /// `TESSERA_LOG` takes the filters of `tracing`, such as `debug` or `tessera_node=trace`.
-fn start_log(default: &str) {
+fn start_log(default: &str, form: Form) {
     let filter = EnvFilter::try_from_env("TESSERA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         // A log that cannot be written, on a full disk or without a reader, must stop nothing.
         .log_internal_errors(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_ansi(std::io::stderr().is_terminal());
+    match form {
+        Form::Text => log.init(),
+        Form::Json => log.json().flatten_event(true).init(),
+    }
 }

@@ -14,7 +14,7 @@ use crate::ids::LoadId;
 use crate::plan::Span;
 use crate::scheduler::{Held, NodeIndex};
 
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 
 /// The hash that names a chunk, as bytes: valid by construction or checked when it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

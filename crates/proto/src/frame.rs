@@ -71,6 +71,8 @@ kinds! {
     PeerPull = 0x0012,
     /// One piece of a part for another engine; the bytes are the payload.
     PeerPush = 0x0013,
+    /// Brings a ticket to the engine that is to write into the blocks that it names.
+    PeerTicket = 0x0014,
     /// Answers [`Kind::Hello`].
     HelloAnswer = 0x8001,
     /// Answers [`Kind::Put`].
@@ -97,6 +99,8 @@ kinds! {
     PeerPullAnswer = 0x8012,
     /// Answers the last [`Kind::PeerPush`] of a part.
     PeerPushAnswer = 0x8013,
+    /// Answers [`Kind::PeerTicket`] when its blocks will be claimed.
+    PeerTicketAnswer = 0x8014,
     /// Refuses a request, or the connection if its request id is zero.
     Refused = 0x8fff,
 }

@@ -1,8 +1,9 @@
-//! The ticket that prefill writes for decode: which blocks hold a prompt, in whose memory, and
-//! until when they may be asked for.
+//! The ticket that the lender of blocks writes for the other engine: which blocks hold a prompt, or
+//! are to hold it, in whose memory, and until when they may be asked for; and the pass by which the
+//! two find each other when neither was first.
 //!
-//! It travels as text through routers and users' requests, so it is signed: decode opens it under
-//! the key that both share before it dials any address or touches any block. The invariants:
+//! They travel as text through routers and users' requests, so they are signed: an engine opens one
+//! under the key that both share before it dials any address or touches any block. The invariants:
 //! nothing of a ticket is looked at before its signature holds; it names the prompt whose blocks it
 //! offers, so that it cannot fill another one.
 
@@ -17,8 +18,10 @@ use crate::limits::{PEER_BLOCKS_MAX, PEER_GROUPS_MAX, PEER_TEXT_BYTES_MAX, RANKS
 use crate::message::Incarnation;
 use crate::peer::{BlockRef, Generation, TransferId};
 
-/// The version of the encoding.
+/// What is signed opens with a number of its kind and version, so that none is taken for another.
 const VERSION: u8 = 1;
+const VERSION_WRITE: u8 = 2;
+const VERSION_PASS: u8 = 3;
 /// Bytes of HMAC-SHA256.
 const TAG_BYTES: usize = 32;
 /// Separates digests of prompts from all other uses of the hash.
@@ -90,7 +93,25 @@ pub struct TicketWorker {
     pub address: String,
 }
 
-/// What prefill offers.
+/// Who lends the blocks that a ticket names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lender {
+    /// Its blocks are read.
+    Prefill,
+    /// Its blocks are written.
+    Decode,
+}
+
+impl Lender {
+    const fn version(self) -> u8 {
+        match self {
+            Self::Prefill => VERSION,
+            Self::Decode => VERSION_WRITE,
+        }
+    }
+}
+
+/// What prefill offers, or decode where prefill writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     /// The transfer that it admits, once.
@@ -127,20 +148,18 @@ pub enum TicketError {
 }
 
 impl Ticket {
-    /// The signed text.
+    /// The signed text of what prefill lends.
     #[must_use]
     pub fn seal(&self, key: &TicketKey) -> String {
+        self.seal_by(Lender::Prefill, key)
+    }
+
+    /// The signed text of what `lender` lends.
+    #[must_use]
+    pub fn seal_by(&self, lender: Lender, key: &TicketKey) -> String {
         let mut bytes = Vec::new();
-        self.encode(&mut Writer::new(&mut bytes));
-        let tag = key.0.clone().chain_update(&bytes).finalize().into_bytes();
-        bytes.extend_from_slice(&tag);
-        let mut text = String::with_capacity(2 * bytes.len());
-        for byte in bytes {
-            for digit in [byte >> 4, byte & 15] {
-                text.extend(char::from_digit(u32::from(digit), 16));
-            }
-        }
-        text
+        self.encode(lender, &mut Writer::new(&mut bytes));
+        sign(bytes, key)
     }
 
     /// Opens a text that [`seal`](Self::seal) has made under the same key.
@@ -148,17 +167,22 @@ impl Ticket {
     /// # Errors
     /// See [`TicketError`].
     pub fn open(text: &str, key: &TicketKey, now_unix_ms: u64) -> Result<Self, TicketError> {
-        let bytes = bytes_of(text).ok_or(TicketError::Text)?;
-        let (body, tag) = bytes
-            .split_last_chunk::<TAG_BYTES>()
-            .ok_or(TicketError::Text)?;
-        let mac = key.0.clone().chain_update(body);
-        mac.verify_slice(tag).map_err(|_| TicketError::Signature)?;
-        let ticket = Self::decode(body)?;
-        match now_unix_ms.checked_sub(ticket.expires_unix_ms) {
-            None | Some(0) => Ok(ticket),
-            Some(late) => Err(TicketError::Expired(late)),
-        }
+        Self::open_by(Lender::Prefill, text, key, now_unix_ms)
+    }
+
+    /// Opens a text that [`seal_by`](Self::seal_by) has made of this lender, under the same key.
+    ///
+    /// # Errors
+    /// See [`TicketError`].
+    pub fn open_by(
+        lender: Lender,
+        text: &str,
+        key: &TicketKey,
+        now_unix_ms: u64,
+    ) -> Result<Self, TicketError> {
+        let ticket = Self::decode(lender, &signed(text, key)?)?;
+        in_time(ticket.expires_unix_ms, now_unix_ms)?;
+        Ok(ticket)
     }
 
     /// All blocks, group after group, as the lender has ordered them.
@@ -174,8 +198,8 @@ impl Ticket {
         })
     }
 
-    fn encode(&self, writer: &mut Writer<'_>) {
-        writer.u8(VERSION);
+    fn encode(&self, lender: Lender, writer: &mut Writer<'_>) {
+        writer.u8(lender.version());
         writer.u128(self.transfer.0);
         writer.u64(self.expires_unix_ms);
         writer.bytes(&self.prompt);
@@ -193,16 +217,9 @@ impl Ticket {
         }
     }
 
-    fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+    fn decode(lender: Lender, body: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(body);
-        let version = reader.u8("version of the ticket")?;
-        if version != VERSION {
-            return Err(DecodeError::Version {
-                what: "ticket",
-                got: u16::from(version),
-                expected: u16::from(VERSION),
-            });
-        }
+        read_version(&mut reader, lender.version())?;
         let transfer = TransferId(reader.u128("transfer")?);
         let expires_unix_ms = reader.u64("expiry")?;
         let prompt = reader.array("prompt")?;
@@ -236,6 +253,95 @@ impl Ticket {
             tables,
         })
     }
+}
+
+/// What a dispatcher gives to both ends of one request that it sends to prefill and to decode at
+/// once: the transfer in which they meet, and where decode finds prefill.
+///
+/// It stands in the same JSON as what users write, so that it is signed as a ticket is: no address
+/// is dialled that a holder of the key has not written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pass {
+    /// The transfer that it admits, once.
+    pub transfer: TransferId,
+    /// When it ends, milliseconds since 1970.
+    pub expires_unix_ms: u64,
+    /// Where prefill takes tickets, as `host:port`.
+    pub inbox: String,
+}
+
+impl Pass {
+    /// The signed text.
+    #[must_use]
+    pub fn seal(&self, key: &TicketKey) -> String {
+        let mut bytes = Vec::new();
+        let mut writer = Writer::new(&mut bytes);
+        writer.u8(VERSION_PASS);
+        writer.u128(self.transfer.0);
+        writer.u64(self.expires_unix_ms);
+        writer.text(&self.inbox, PEER_TEXT_BYTES_MAX);
+        sign(bytes, key)
+    }
+
+    /// Opens a text that [`seal`](Self::seal) has made under the same key.
+    ///
+    /// # Errors
+    /// See [`TicketError`].
+    pub fn open(text: &str, key: &TicketKey, now_unix_ms: u64) -> Result<Self, TicketError> {
+        let body = signed(text, key)?;
+        let mut reader = Reader::new(&body);
+        read_version(&mut reader, VERSION_PASS)?;
+        let pass = Self {
+            transfer: TransferId(reader.u128("transfer")?),
+            expires_unix_ms: reader.u64("expiry")?,
+            inbox: reader.text("inbox", PEER_TEXT_BYTES_MAX)?,
+        };
+        reader.finish()?;
+        in_time(pass.expires_unix_ms, now_unix_ms)?;
+        Ok(pass)
+    }
+}
+
+fn read_version(reader: &mut Reader<'_>, expected: u8) -> Result<(), DecodeError> {
+    match reader.u8("version of the ticket")? {
+        version if version == expected => Ok(()),
+        version => Err(DecodeError::Version {
+            what: "ticket",
+            got: u16::from(version),
+            expected: u16::from(expected),
+        }),
+    }
+}
+
+fn in_time(expires_unix_ms: u64, now_unix_ms: u64) -> Result<(), TicketError> {
+    match now_unix_ms.checked_sub(expires_unix_ms) {
+        None | Some(0) => Ok(()),
+        Some(late) => Err(TicketError::Expired(late)),
+    }
+}
+
+fn sign(mut bytes: Vec<u8>, key: &TicketKey) -> String {
+    let tag = key.0.clone().chain_update(&bytes).finalize().into_bytes();
+    bytes.extend_from_slice(&tag);
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        for digit in [byte >> 4, byte & 15] {
+            text.extend(char::from_digit(u32::from(digit), 16));
+        }
+    }
+    text
+}
+
+/// What was signed, once the signature holds.
+fn signed(text: &str, key: &TicketKey) -> Result<Vec<u8>, TicketError> {
+    let mut bytes = bytes_of(text).ok_or(TicketError::Text)?;
+    let (body, tag) = bytes
+        .split_last_chunk::<TAG_BYTES>()
+        .ok_or(TicketError::Text)?;
+    let mac = key.0.clone().chain_update(body);
+    mac.verify_slice(tag).map_err(|_| TicketError::Signature)?;
+    bytes.truncate(bytes.len() - TAG_BYTES);
+    Ok(bytes)
 }
 
 fn bytes_of(text: &str) -> Option<Vec<u8>> {

@@ -28,6 +28,8 @@ mod region;
 mod segments;
 mod sender;
 mod socket;
+#[cfg(feature = "verbs")]
+pub mod verbs;
 
 pub use address::{Address, AddressError};
 pub use device::{

@@ -122,6 +122,10 @@ class TesseraConnector(KVConnectorBase_V1, SupportsHMA):
         """End the request of an engine with several cache groups."""
         return self.scheduler.finished(request, block_ids)
 
+    def has_pending_push_work(self) -> bool:
+        """Go on with steps while a prompt waits for the decode engine that it is written to."""
+        return self.scheduler.is_sending()
+
     def reset_cache(self) -> bool | None:
         """Refuse: one engine cannot empty what others share."""
         logger.warning(

@@ -1,12 +1,15 @@
 """What a request says of prefill and decode, and what it is answered, in the routers' words.
 
-Called by `TesseraScheduler`. Routers pass `kv_transfer_params` from one engine to the other as they
-are; all that counts in them is the ticket, which the native part signs and opens. Nothing here
-decides: it reads vLLM's requests, and shortens the prompt of one whose last token decode computes.
+Called by `TesseraScheduler`. Where prefill is first, routers pass `kv_transfer_params` from one
+engine to the other as they are; all that counts in them is the ticket, which the native part signs
+and opens. Where both get the request at once, it is the pass, which whoever sent it has signed.
+Nothing here decides: it reads vLLM's requests, and shortens the prompt of one whose last token
+decode computes.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +24,11 @@ Identity = tuple[Sequence[int], list[bytes], list[bytes]]
 Wanted = tuple[Identity, int, Sequence[list[int]]]
 
 TICKET = "tessera_ticket"
+# Of a request that a dispatcher sends to both engines at once.
+PASS = "tessera_pass"
+
+SAMPLES_KEPT = 256
+"""Prompts of several samples whose answer is remembered."""
 
 
 def identity(request: Any) -> Identity | None:
@@ -36,11 +44,22 @@ def identity(request: Any) -> Identity | None:
 
 def ticket(request: Any) -> str | None:
     """The ticket that the request came with."""
-    params = request.kv_transfer_params
-    if not params or not params.get("do_remote_prefill"):
+    if not is_taken(request):
         return None
-    found = params.get(TICKET)
+    found = request.kv_transfer_params.get(TICKET)
     return found if isinstance(found, str) else None
+
+
+def pass_of(request: Any) -> str | None:
+    """The pass that the request came with, on either engine."""
+    found = (request.kv_transfer_params or {}).get(PASS)
+    return found if isinstance(found, str) else None
+
+
+def is_taken(request: Any) -> bool:
+    """Whether another engine computes the request's prompt."""
+    params = request.kv_transfer_params
+    return bool(params and params.get("do_remote_prefill"))
 
 
 def is_wanted(request: Any) -> bool:
@@ -70,6 +89,46 @@ def wanted(request: Any, blocks: Sequence[list[int]]) -> Wanted | None:
         return None
     prompt = identity(request)
     return None if prompt is None else (prompt, request.num_computed_tokens, blocks)
+
+
+class Samples:
+    """What the samples of one prompt are answered: all the same, with the ticket of the first.
+
+    vLLM makes a request of each sample and passes on what the last one to end is answered. A second
+    offer would be one that nobody hears of, or that leaves nobody to hear of the first; it would
+    wait for its lease.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is answered yet."""
+        self._answers: OrderedDict[str, tuple[set[str], dict[str, Any]]] = OrderedDict()
+
+    def answer(self, request: Any) -> dict[str, Any] | None:
+        """What another sample of the request's prompt was answered; None if it is the first."""
+        index, name = sample(request)
+        answered, answer = self._answers.get(name, (set(), None))
+        if index in answered:
+            # A name may come again, with another prompt.
+            del self._answers[name]
+            return None
+        answered.add(index)
+        return answer
+
+    def keep(self, request: Any, answer: dict[str, Any]) -> dict[str, Any]:
+        """Remember the answer for the other samples, for as long as there is room. Return it."""
+        index, name = sample(request)
+        if name:
+            self._answers[name] = {index}, answer
+            if len(self._answers) > SAMPLES_KEPT:
+                self._answers.popitem(last=False)
+        return answer
+
+
+def sample(request: Any) -> tuple[str, str]:
+    """The index of a sample, and the name that all of its prompt share: vLLM names them
+    `INDEX_NAME`. Empty for any other name."""
+    index, _, name = request.request_id.partition("_")
+    return (index, name) if index.isdecimal() else ("", "")
 
 
 def answer(

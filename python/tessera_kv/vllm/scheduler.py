@@ -39,7 +39,10 @@ class TesseraScheduler:
         )
         self._engine = engine
         self._places: list[PeerPlace] = []
+        self._samples = handover.Samples()
         self._requests: dict[str, Any] = {}
+        # Those that came with a pass, and whose prompt is written to another engine.
+        self._promised: dict[str, Any] = {}
         self._hashes_sent: dict[str, int] = {}
         # Whether counters may have changed since they were read: steps without a plan change none.
         self._counting = True
@@ -55,13 +58,26 @@ class TesseraScheduler:
         """A request is new: it may come from prefill, or be for decode to go on with."""
         if self._places and handover.is_wanted(request):
             handover.leave_to_decode(request, self._native.left_to_decode)
-        ticket, prompt = handover.ticket(request), handover.identity(request)
-        if ticket is None or prompt is None:
-            return
-        self._counting = True
-        refused = self._native.admit(request.request_id, ticket, prompt)
+        refused = self._admit(request)
         if refused is not None:
-            logger.warning("Request %s is computed here: %s.", request.request_id, refused)
+            logger.warning("Request %s is computed here alone: %s.", request.request_id, refused)
+
+    def _admit(self, request: Any) -> str | None:
+        """Pass the request's ticket or pass on; why it is not used, if it is not."""
+        name, prompt = request.request_id, handover.identity(request)
+        if prompt is None:
+            return None
+        self._counting = True
+        sealed = handover.pass_of(request)
+        if sealed is not None and handover.is_wanted(request):
+            refused = self._native.promise(name, sealed)
+            if refused is None:
+                self._promised[name] = request
+            return refused
+        if sealed is not None and handover.is_taken(request):
+            return self._native.expect(name, sealed, prompt)
+        ticket = handover.ticket(request)
+        return None if ticket is None else self._native.admit(name, ticket, prompt)
 
     def lookup(self, request: Any, computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens after the computed ones can be loaded, and whether it waits for them."""
@@ -131,6 +147,8 @@ class TesseraScheduler:
 
     def worker_output(self, output: Any) -> None:
         """What all workers together reported about loads: nothing, after most steps."""
+        if output.finished_sending:
+            self._native.sent(list(output.finished_sending))
         received, failed = output.finished_recving, output.failed_recving
         invalid = output.invalid_block_ids
         if received or failed or invalid:
@@ -150,10 +168,22 @@ class TesseraScheduler:
             del self._requests[request_id]
             self._hashes_sent.pop(request_id, None)
         wanted = handover.wanted(request, blocks) if self._places else None
-        ticket = self._native.finished(request_id, wanted)
+        if self._promised.get(request_id) is request:
+            del self._promised[request_id]
+            return self._native.computed(request_id, wanted), None
+        if wanted is not None and handover.pass_of(request) is not None:
+            # Whoever sent it takes no ticket.
+            wanted = None
+        earlier = self._samples.answer(request) if wanted else None
+        ticket = self._native.finished(request_id, None if earlier else wanted)
         if ticket is None:
-            return False, None
-        return True, handover.answer(request, blocks, ticket, self._engine, self._places)
+            return False, earlier
+        answer = handover.answer(request, blocks, ticket, self._engine, self._places)
+        return True, self._samples.keep(request, answer)
+
+    def is_sending(self) -> bool:
+        """Whether blocks are kept that only further steps can free."""
+        return self._native.is_sending
 
     def changes(self) -> dict[str, int] | None:
         """By how much counters have changed since the last call; None if none has."""

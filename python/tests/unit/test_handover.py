@@ -10,6 +10,7 @@ from vllm.v1.request import RequestStatus
 
 from tessera_kv.vllm import handover
 from tessera_kv.vllm import scheduler as scheduler_side
+from tessera_kv.vllm.connector import TesseraConnector
 from tessera_kv.vllm.data import PeerPlace
 
 PLACES = [PeerPlace(1, "0b", "10.0.0.1:4001"), PeerPlace(0, "0a", "10.0.0.1:4000")]
@@ -44,6 +45,7 @@ class FakeNative:
     namespace = "00"
     nodes = ()
     left_to_decode = 1
+    is_sending = False
 
     def __init__(self, *_: object) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -59,6 +61,21 @@ class FakeNative:
     def finished(self, *arguments: Any) -> str | None:
         self.calls.append(("finished", *arguments))
         return None if arguments[1] is None else "sealed"
+
+    def promise(self, *arguments: Any) -> str | None:
+        self.calls.append(("promise", *arguments))
+        return self.refusal
+
+    def expect(self, *arguments: Any) -> str | None:
+        self.calls.append(("expect", *arguments))
+        return self.refusal
+
+    def computed(self, *arguments: Any) -> bool:
+        self.calls.append(("computed", *arguments))
+        return arguments[1] is not None
+
+    def sent(self, *arguments: Any) -> None:
+        self.calls.append(("sent", *arguments))
 
 
 @pytest.fixture
@@ -149,6 +166,38 @@ def test_finished_prompt_is_answered_in_the_routers_words(side: Any) -> None:
     assert side._native.calls == [("finished", "r", (handover.identity(done), 3, ([4, 5], [0, 6])))]
 
 
+def test_samples_of_one_prompt_offer_once_and_are_answered_alike(side: Any) -> None:
+    keep, first = side.finished(request([1, 2], DECODE, request_id="1_cmpl-a"), ([4],))
+    assert keep
+    side._native.calls.clear()
+    second = request([1, 2], DECODE, request_id="0_cmpl-a")
+    assert side.finished(second, ([4],)) == (False, first)
+    assert side._native.calls == [("finished", "0_cmpl-a", None)], "its blocks are not lent"
+    for other in ("0_cmpl-b", "cmpl-a", "cmpl_a", "x_cmpl-a", "0_"):
+        keep, answer = side.finished(request([1, 2], DECODE, request_id=other), ([4],))
+        assert keep
+        assert answer["remote_request_id"] == other
+    aborted = request([1, 2], DECODE, request_id="2_cmpl-a", status=RequestStatus.FINISHED_ABORTED)
+    assert side.finished(aborted, ([4],)) == (False, None)
+
+
+def test_name_that_comes_again_is_another_prompts(side: Any) -> None:
+    side.finished(request([1, 2], DECODE, request_id="0_again"), ([4],))
+    side.finished(request([1, 2], DECODE, request_id="1_again"), ([4],))
+    for index in "10":
+        other = request([5, 6, 7], DECODE, request_id=f"{index}_again")
+        keep, answer = side.finished(other, ([4],))
+        assert keep == (index == "1"), "the first of the second time"
+        assert answer["remote_request_id"] == "1_again"
+
+
+def test_answers_of_samples_are_remembered_within_a_limit(side: Any) -> None:
+    for number in range(handover.SAMPLES_KEPT + 1):
+        side.finished(request([1], DECODE, request_id=f"0_{number}"), ([4],))
+    assert side.finished(request([1], DECODE, request_id="1_1"), ([4],))[0] is False
+    assert side.finished(request([1], DECODE, request_id="1_0"), ([4],))[0] is True, "forgotten"
+
+
 def test_request_that_nobody_goes_on_with_keeps_nothing(side: Any) -> None:
     for done in (
         request([1], None),
@@ -159,3 +208,56 @@ def test_request_that_nobody_goes_on_with_keeps_nothing(side: Any) -> None:
         assert side.finished(done, ([4],)) == (False, None)
     side.meet([])
     assert side.finished(request([1], DECODE), ([4],)) == (False, None), "nobody listens"
+
+
+WRITTEN = {"do_remote_decode": True, "tessera_pass": "pass"}
+
+
+def test_request_with_a_pass_is_promised_by_prefill_and_kept_without_an_answer(side: Any) -> None:
+    it = request([1, 2, 3], WRITTEN)
+    side.arrived(it)
+    assert it.prompt_token_ids == [1, 2], "its last token is left to decode"
+    assert side.finished(it, ([7],)) == (True, None)
+    identity = handover.identity(it)
+    assert side._native.calls == [
+        ("promise", "r", "pass"),
+        ("computed", "r", (identity, 3, ([7],))),
+    ]
+
+
+def test_request_with_a_pass_that_did_not_end_well_is_kept_for_nobody(side: Any) -> None:
+    it = request([1, 2, 3], WRITTEN)
+    side.arrived(it)
+    it.status = RequestStatus.FINISHED_ABORTED
+    assert side.finished(it, ([7],)) == (False, None)
+    assert side._native.calls[-1] == ("computed", "r", None)
+
+
+def test_request_whose_pass_is_refused_is_offered_to_nobody(side: Any) -> None:
+    it = request([1, 2, 3], WRITTEN)
+    side._native.refusal = "expired"
+    side.arrived(it)
+    assert side.finished(it, ([7],)) == (False, None)
+    assert side._native.calls[-1] == ("finished", "r", None)
+
+
+def test_request_with_a_pass_is_expected_by_decode(side: Any) -> None:
+    it = request([1, 2, 3], {"do_remote_prefill": True, "tessera_pass": "pass"})
+    side.arrived(it)
+    assert it.prompt_token_ids == [1, 2, 3]
+    assert side._native.calls == [("expect", "r", "pass", handover.identity(it))]
+
+
+def test_what_was_sent_is_passed_on(side: Any) -> None:
+    nothing = {"finished_recving": None, "failed_recving": None, "invalid_block_ids": set()}
+    side.worker_output(SimpleNamespace(finished_sending={"r"}, **nothing))
+    side.worker_output(SimpleNamespace(finished_sending=None, **nothing))
+    assert side._native.calls == [("sent", ["r"])]
+
+
+def test_engine_goes_on_while_a_prompt_is_kept_to_be_written(side: Any) -> None:
+    connector = object.__new__(TesseraConnector)
+    connector._scheduler = side
+    assert not connector.has_pending_push_work()
+    side._native.is_sending = True
+    assert connector.has_pending_push_work()

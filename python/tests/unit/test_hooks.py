@@ -164,11 +164,16 @@ def test_request_that_must_not_read_the_cache_is_looked_up_without(side: Any) ->
     assert side._native.calls[-1] == ("lookup", ("a", 40, 16, [b"\0"], False))
 
 
+def receives(**more: Any) -> Any:
+    """What workers report that have sent nothing."""
+    return SimpleNamespace(finished_sending=None, **more)
+
+
 def test_worker_output_of_any_shape_is_passed_on(side: Any) -> None:
-    nothing = SimpleNamespace(finished_recving=None, failed_recving=set(), invalid_block_ids=set())
+    nothing = receives(finished_recving=None, failed_recving=set(), invalid_block_ids=set())
     side.worker_output(nothing)
     assert not side._native.calls, "nothing is not passed on"
-    some = SimpleNamespace(finished_recving={"a"}, failed_recving={"a"}, invalid_block_ids={3})
+    some = receives(finished_recving={"a"}, failed_recving={"a"}, invalid_block_ids={3})
     side.worker_output(some)
     assert side._native.calls[-1] == ("worker_output", (["a"], ["a"], [3]))
     assert some.finished_recving == {"a"}, "the engine's sets are not touched"
@@ -176,8 +181,8 @@ def test_worker_output_of_any_shape_is_passed_on(side: Any) -> None:
 
 def test_counters_are_read_after_whatever_may_change_them(side: Any) -> None:
     prompt = request("a", 1)
-    nothing = SimpleNamespace(finished_recving=None, failed_recving=set(), invalid_block_ids=set())
-    some = SimpleNamespace(finished_recving={"a"}, failed_recving=set(), invalid_block_ids=set())
+    nothing = receives(finished_recving=None, failed_recving=set(), invalid_block_ids=set())
+    some = receives(finished_recving={"a"}, failed_recving=set(), invalid_block_ids=set())
     blocks = SimpleNamespace(get_block_ids=lambda: ([1], [2]))
 
     def is_read(act: Callable[[], Any]) -> bool:

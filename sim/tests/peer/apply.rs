@@ -60,21 +60,31 @@ impl World {
                     destination,
                     index,
                 };
+                let mode = self.mode(transfer);
+                let lends = side.lends(mode);
+                // Who has a ticket of the other side knows whom and what it may claim.
+                let by_ticket = mode == Mode::Read || setup.ticketed;
                 let ticket = state.tickets[transfer]
                     .as_ref()
-                    .filter(|_| !self.is_prefill(at));
+                    .filter(|_| self.is_prefill(at) == (by_ticket && mode == Mode::Write));
+                let place = match side {
+                    Side::Source => other - setup.prefill,
+                    Side::Destination => other,
+                };
                 let peer = match ticket {
-                    Some(ticket) => ticket[other],
+                    Some(ticket) => ticket[place],
                     None => state.workers[other].incarnation,
                 };
-                let mode = self.mode(transfer);
-                let (read, lends) = (mode == Mode::Read, side.lends(mode));
+                let theirs = match side {
+                    Side::Source => Side::Destination,
+                    Side::Destination => Side::Source,
+                };
                 parts.push(PartOrder {
                     part,
-                    peer: (!(read && lends)).then_some(peer),
+                    peer: (!(by_ticket && lends)).then_some(peer),
                     local: blocks(transfer, part, side),
-                    remote: match read && !lends {
-                        true => blocks(transfer, part, Side::Source),
+                    remote: match by_ticket && !lends {
+                        true => blocks(transfer, part, theirs),
                         false => Vec::new(),
                     },
                     length_bytes: BYTES,
@@ -201,12 +211,20 @@ impl State {
 
     fn order(&mut self, world: &World, at: usize, transfer: usize) {
         self.begin(world, at, transfer, TransferId(transfer as u128 + 1));
-        let prefill = &self.workers[..world.setup.prefill];
-        let ordered = prefill
+        let prefill = world.setup.prefill;
+        let lends_here = match world.setup.ticketed && world.mode(transfer) == Mode::Write {
+            true => !world.is_prefill(at),
+            false => world.is_prefill(at),
+        };
+        let lenders = match world.is_prefill(at) {
+            true => &self.workers[..prefill],
+            false => &self.workers[prefill..],
+        };
+        let ordered = lenders
             .iter()
             .all(|worker| worker.stands[transfer] != Stand::Absent);
-        if world.is_prefill(at) && ordered {
-            let incarnations = prefill.iter().map(|worker| worker.incarnation);
+        if lends_here && ordered {
+            let incarnations = lenders.iter().map(|worker| worker.incarnation);
             self.tickets[transfer] = Some(incarnations.collect());
         }
     }

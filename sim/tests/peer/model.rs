@@ -138,6 +138,7 @@ fn setup(mode: Mode, class: LayoutClass, budget: Budget) -> Setup {
     Setup {
         mode,
         mixed: false,
+        ticketed: false,
         class,
         synchronous: false,
         prefill: 1,
@@ -309,6 +310,28 @@ fn one_of_each_fault() {
         let mut setup = setup(mode, Request, budget(ci, deep));
         setup.parts = 1;
         explore("one of each", setup, &[Succeeded, Failed, Aborted, Broken]);
+    }
+}
+
+/// Decode's ticket may reach prefill before decode's own workers know of it.
+#[test]
+fn writes_that_are_claimed_by_a_ticket() {
+    let faults = [
+        budget!(errors: 1, devices: 1),
+        budget!(breaks: 1, ticks: 1),
+        budget!(aborts: 1, preemptions: 1),
+        budget!(restarts: 1, ticks: 1),
+    ];
+    for faults in faults {
+        let deep = Budget {
+            breaks: faults.breaks + 1,
+            errors: faults.errors + 1,
+            ticks: faults.ticks + 1,
+            ..faults
+        };
+        let mut setup = setup(Write, Request, budget(faults, deep));
+        (setup.parts, setup.ticketed) = (1, true);
+        explore("WRITE, by ticket", setup, &[Succeeded, Failed]);
     }
 }
 

@@ -14,6 +14,7 @@ fn world(mode: Mode, budget: Budget) -> World {
     World::new(Setup {
         mode,
         mixed: false,
+        ticketed: false,
         class: Request,
         synchronous: false,
         prefill: 1,

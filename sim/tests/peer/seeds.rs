@@ -45,6 +45,7 @@ fn setup(random: &mut Random, faults: bool) -> Setup {
         Mode::Write
     };
     let mixed = random.chance(30);
+    let ticketed = random.chance(50);
     let class = match random.chance(50) {
         true => LayoutClass::Request,
         false => LayoutClass::Block,
@@ -70,6 +71,7 @@ fn setup(random: &mut Random, faults: bool) -> Setup {
     Setup {
         mode,
         mixed,
+        ticketed,
         class,
         synchronous: class == LayoutClass::Request && random.chance(20),
         prefill: 1 + random.index(2),

@@ -59,6 +59,9 @@ pub(crate) struct Setup {
     pub(crate) mode: Mode,
     /// Every second transfer has the other mode.
     pub(crate) mixed: bool,
+    /// Whether decode writes a ticket of what is to be written, and prefill claims by it, which may
+    /// be before decode's workers know of it; else decode's workers offer.
+    pub(crate) ticketed: bool,
     pub(crate) class: LayoutClass,
     pub(crate) synchronous: bool,
     /// Workers on each side.
@@ -152,7 +155,7 @@ pub(crate) struct State {
     pub(crate) net: Vec<(usize, Arc<Frame>)>,
     pub(crate) links: BTreeMap<(usize, usize), Link>,
     pub(crate) ops: Vec<Op>,
-    /// For each transfer the prefill processes that its ticket names.
+    /// For each transfer the lending processes that its ticket names.
     pub(crate) tickets: Vec<Option<Vec<Incarnation>>>,
     /// Parts whose bytes are whole at their destination.
     pub(crate) landed: BTreeSet<(usize, PartId)>,

@@ -5,5 +5,6 @@ pub(crate) mod connect;
 pub(crate) mod drop;
 pub(crate) mod node;
 pub(crate) mod ping;
+pub(crate) mod proxy;
 pub(crate) mod stat;
 pub(crate) mod verify;

@@ -45,6 +45,8 @@ pub(super) struct Peers {
 struct Book {
     /// The last plan that was carried out: its scheduler and its number.
     last: (u128, u64),
+    /// Orders so far: the newest is named by its number.
+    orders: u64,
     /// The engine's names of requests that wait.
     names: BTreeMap<RequestKey, String>,
     invalid_blocks: Vec<u32>,
@@ -93,8 +95,11 @@ impl Peers {
         }
         book.last = (plan.incarnation, plan.step);
         for order in &plan.handovers {
+            // Schedulers count for themselves, and a worker may outlive one.
+            book.orders += 1;
+            let key = RequestKey(book.orders);
             if let Some(name) = &order.request {
-                book.names.insert(order.key, name.clone());
+                book.names.insert(key, name.clone());
             }
             if let Some((incarnation, address)) = order.worker(self.rank) {
                 let address = Address::Tcp(address.to_owned());
@@ -104,7 +109,7 @@ impl Peers {
                 group if group < self.layout.groups() => self.layout.payload_bytes(group, 1),
                 _ => 0,
             };
-            self.driver.order(&order.on(self.rank, bytes));
+            self.driver.order(&order.on(self.rank, key, bytes));
             tracing::debug!(request = ?order.request, end = ?order.end, "a handover begins");
         }
         for transfer in &plan.handovers_cancelled {

@@ -68,6 +68,9 @@ impl SchedulerMetrics {
             tokens_taken,
             takes_cancelled,
             declined,
+            passes,
+            writes,
+            writes_refused,
         } = self.handover;
         vec![
             ("lookups", lookups),
@@ -94,6 +97,9 @@ impl SchedulerMetrics {
             ("peer_tokens_taken", tokens_taken),
             ("peer_takes_cancelled", takes_cancelled),
             ("peer_tickets_declined", declined),
+            ("peer_passes", passes),
+            ("peer_writes", writes),
+            ("peer_writes_refused", writes_refused),
         ]
     }
 }

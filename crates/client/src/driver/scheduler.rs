@@ -18,11 +18,13 @@ use tessera_lifecycle::{HandoverRoot, LookupId, SchedulerRoot};
 use tessera_proto::peer::TransferId;
 use tessera_proto::ticket::{Prompt, TicketWorker};
 use tessera_proto::{Instant, ObjectId};
+use tessera_transport::Address;
 use tokio::runtime::{Handle, Runtime};
 
 use super::clock::Clock;
 use super::config::EngineConfig;
 use super::error::{DriverError, StartError};
+use super::inbox::{self, Waiting};
 use super::metrics::SchedulerMetrics;
 use super::remote::{Remote, connect};
 use crate::cluster::{AcquireOutcome, Cluster, Lease, Presence};
@@ -40,8 +42,10 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The scheduler's side of the connector.
 #[derive(Debug)]
 pub struct SchedulerDriver<R: Remote = Cluster> {
-    shared: Arc<Shared<R>>,
+    pub(super) shared: Arc<Shared<R>>,
     runtime: Mutex<Option<Runtime>>,
+    /// Where tickets are taken, if this engine writes prompts to others.
+    pub(super) inbox: Option<Address>,
 }
 
 /// A finished request whose blocks a router wants for another engine.
@@ -56,20 +60,22 @@ pub struct Finished<'a> {
 }
 
 #[derive(Debug)]
-struct Shared<R> {
+pub(super) struct Shared<R> {
     remote: R,
-    clock: Clock,
-    state: Mutex<State>,
+    pub(super) clock: Clock,
+    pub(super) state: Mutex<State>,
     answered: Condvar,
-    runtime: Handle,
+    pub(super) runtime: Handle,
     lookup_wait_ns: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
-    root: SchedulerRoot,
+pub(super) struct State {
+    pub(super) root: SchedulerRoot,
     /// Direct transfers, if this engine takes part in any.
-    handover: Option<HandoverRoot>,
+    pub(super) handover: Option<HandoverRoot>,
+    /// Connections by which tickets came that are not answered.
+    pub(super) waiting: Waiting,
     budget: Duration,
     closed: bool,
 }
@@ -109,6 +115,7 @@ impl<R: Remote> SchedulerDriver<R> {
             state: Mutex::new(State {
                 root,
                 handover,
+                waiting: Waiting::default(),
                 budget: LOOKUP_BUDGET,
                 closed: false,
             }),
@@ -116,9 +123,12 @@ impl<R: Remote> SchedulerDriver<R> {
             runtime: runtime.handle().clone(),
             lookup_wait_ns: AtomicU64::new(0),
         };
+        let shared = Arc::new(shared);
+        let inbox = runtime.block_on(inbox::open(&shared, config))?;
         Ok(Self {
-            shared: Arc::new(shared),
+            shared,
             runtime: Mutex::new(Some(runtime)),
+            inbox,
         })
     }
 
@@ -196,6 +206,7 @@ impl<R: Remote> SchedulerDriver<R> {
         let mut state = self.shared.open()?;
         let mut plan = state.root.step(self.shared.clock.now(), input);
         if let Some(handover) = &mut state.handover {
+            handover.expire(self.shared.clock.now());
             (plan.handovers, plan.handovers_cancelled) = handover.take_orders();
         }
         state.budget = LOOKUP_BUDGET;
@@ -341,7 +352,7 @@ impl<R: Remote> Drop for SchedulerDriver<R> {
 }
 
 impl<R: Remote> Shared<R> {
-    fn open(&self) -> Result<MutexGuard<'_, State>, DriverError> {
+    pub(super) fn open(&self) -> Result<MutexGuard<'_, State>, DriverError> {
         let state = self.state.lock();
         match state.closed {
             true => Err(DriverError::Closed),
@@ -349,8 +360,9 @@ impl<R: Remote> Shared<R> {
         }
     }
 
-    /// Executes all commands of the machine; none of them waits.
-    fn execute(shared: &Arc<Self>, state: &mut State) {
+    /// Executes all commands of the machines; none of them waits.
+    pub(super) fn execute(shared: &Arc<Self>, state: &mut State) {
+        inbox::post(shared, state);
         while let Some(command) = state.root.poll_command() {
             match command {
                 SchedulerCommand::Acquire {
@@ -397,7 +409,7 @@ impl<R: Remote> Shared<R> {
 }
 
 /// The wall clock, which tickets are written by: other machines read them.
-fn unix_ms() -> u64 {
+pub(super) fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |since| {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

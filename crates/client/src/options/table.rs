@@ -245,11 +245,19 @@ pub const TABLE: &[OptionDoc] = &[
                   decode directly. Empty: they do not.",
     },
     OptionDoc {
+        key: "peer_inbox",
+        kind: Kind::Text,
+        default: "\"\"",
+        meaning: "Where prefill takes tickets of decode engines that it writes prompts to, as \
+                  `host:port`: a dispatcher that sends a request to both at once names it in the \
+                  pass. Empty: it writes to nobody.",
+    },
+    OptionDoc {
         key: "peer_insecure",
         kind: Kind::Flag,
         default: "false",
-        meaning: "Whether `peer_listen` may be an address that other machines reach. Nothing \
-                  there is encrypted: on a trusted network only.",
+        meaning: "Whether `peer_listen` and `peer_inbox` may be addresses that other machines \
+                  reach. Nothing there is encrypted: on a trusted network only.",
     },
     OptionDoc {
         key: "peer_key_file",
@@ -271,7 +279,8 @@ pub const TABLE: &[OptionDoc] = &[
         key: "peer_timeout_ms",
         kind: TIMEOUT_MS,
         default: "10000",
-        meaning: "How long decode waits for the blocks of a prompt. Then it computes them.",
+        meaning: "How long decode waits for the blocks of a prompt, where prefill writes them \
+                  after `peer_lease_ms` in which it may compute. Then it computes them.",
     },
 ];
 

@@ -26,10 +26,16 @@ pub struct PeerOptions {
     pub model: String,
     /// Revision of the model, empty if unknown.
     pub revision: String,
+    /// Fingerprint of the weights, empty if unknown.
+    pub weights: Vec<u8>,
+    /// Whose prompts the engine computes.
+    pub tenant: String,
     /// Element type of the cache as the engine names it.
     pub dtype: String,
     /// Speculative decoding in the engine's words, empty if there is none.
     pub speculative: String,
+    /// Digest over group specs and content sizes, as it stands in the engine's namespace.
+    pub layout: [u8; 32],
     /// The shape of the engine's cache.
     pub shape: Shape,
     /// When the machine seeks the next proof.
@@ -62,8 +68,11 @@ impl PeerOptions {
             insecure: false,
             model: namespace.model.clone(),
             revision: namespace.revision.clone(),
+            weights: namespace.weights.clone(),
+            tenant: engine.options.tenant.clone(),
             dtype: namespace.dtype.clone(),
             speculative: String::new(),
+            layout: namespace.layout_fingerprint,
             shape,
             times: PeerTimes::default(),
             limits: PeerLimits::default(),

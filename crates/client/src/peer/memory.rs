@@ -169,7 +169,8 @@ impl Memory {
     }
 
     /// Receives the payload of a frame into its place. Over, nothing writes the place any more, but
-    /// for what comes back as written.
+    /// for what comes back as written; and what is not the payload that was sent is not left there:
+    /// zeros are.
     pub(super) async fn receive(
         &self,
         receiver: &mut Receiver,
@@ -185,8 +186,13 @@ impl Memory {
         };
         let places = match place {
             Place::Blocks(mut lent) => {
-                let landed = receiver.payload_scatter(&mut lent, deadline).await?;
-                return Ok(outcome(judged(landed, checksum)));
+                let landed = receiver.payload_scatter(&mut lent, deadline).await;
+                let status = landed.map(|landed| judged(landed, checksum));
+                if !matches!(status, Ok(PartStatus::Done)) {
+                    // An attention kernel may read what it then gives no weight.
+                    lent.clear();
+                }
+                return Ok(outcome(status?));
             }
             Place::Devices(places) => places,
         };

@@ -19,6 +19,7 @@ mod link;
 mod listener;
 mod memory;
 mod offered;
+mod pass;
 mod pieces;
 mod reader;
 mod setup;
@@ -28,8 +29,10 @@ pub use config::{PeerBounds, PeerOptions, PeerStartError};
 pub use counts::PeerMetrics;
 pub use driver::{PeerDriver, PeerError};
 pub use key::{KEY_VARIABLE, KeyError, ticket_key};
+pub use pass::mint_pass;
 pub use tessera_lifecycle::RequestKey;
 pub use tessera_lifecycle::peer::{
     BlockRef, Generation, Mode, PartId, PartOrder, PeerCounters, PeerFailure, PeerGauges,
     PeerLimits, PeerResults, PeerStop, PeerTimes, Side, StepFailure, TransferId, TransferOrder,
 };
+pub use tessera_proto::ticket::{Pass, TicketKey};

@@ -25,12 +25,19 @@ pub(super) fn setup(options: &PeerOptions, layout: &Layout) -> PeerSetup {
     PeerSetup {
         model: options.model.clone(),
         revision: options.revision.clone(),
+        weights: hex(&options.weights),
+        tenant: options.tenant.clone(),
         dtype: options.dtype.clone(),
         speculative: options.speculative.clone(),
+        layout: options.layout,
         topology: options.shape.topology(),
         piece_bytes: options.bounds.piece_bytes,
         groups: groups.collect(),
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The first thing in which another engine differs, in words with both values.
@@ -44,11 +51,16 @@ pub(super) fn difference(own: &PeerSetup, other: &PeerSetup, features: Features)
     let texts = [
         ("model", &own.model, &other.model),
         ("revision", &own.revision, &other.revision),
+        ("weights", &own.weights, &other.weights),
+        ("tenant", &own.tenant, &other.tenant),
         ("dtype", &own.dtype, &other.dtype),
         ("speculative decoding", &own.speculative, &other.speculative),
     ];
     if let Some((what, own, other)) = texts.into_iter().find(|(_, own, other)| own != other) {
         return differ(what, own, other);
+    }
+    if own.layout != other.layout {
+        return differ("cache layout", &hex(&own.layout), &hex(&other.layout));
     }
     let (mine, theirs) = (own.topology, other.topology);
     let sizes = [

@@ -13,6 +13,9 @@ use crate::worker::{CANARY, Transfer, Worker, options, part, quiet, results, unt
 const MODES: [Mode; 2] = [Mode::Read, Mode::Write];
 const WAYS: [Way; 2] = [Way::There, Way::Back];
 
+/// What blocks hold that nobody has written, or what was cleared.
+const BLANK: u8 = 0;
+
 /// Prefill, decode, and a proxy between them through which decode dials.
 struct Scene {
     source: Worker,
@@ -25,7 +28,7 @@ impl Scene {
     async fn new(mode: Mode, plan: Option<Plan>) -> Self {
         let (source, destination) = (impatient().await, impatient().await);
         source.fill_differently(1);
-        destination.fill(0);
+        destination.fill(BLANK);
         let proxy = Proxy::start(source.driver.address(), plan).await;
         destination.meets_at(&source, &proxy.address);
         let table: Vec<_> = (1..13)
@@ -52,14 +55,24 @@ impl Scene {
         until("a stall", || self.proxy.has_happened()).await;
     }
 
-    fn is_moved(&self) -> bool {
-        self.transfer.parts.iter().all(|part| {
-            let mut blocks = part.source.iter().zip(&part.destination);
-            blocks.all(|(from, to)| {
-                let to = self.destination.block(to.group.into(), to.block);
-                to == self.source.block(from.group.into(), from.block)
-            })
+    /// Each block of the destination, and that of the source for it.
+    fn blocks(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+        let parts = self.transfer.parts.iter();
+        let pairs = parts.flat_map(|part| part.destination.iter().zip(&part.source));
+        pairs.map(|(to, from)| {
+            let to = self.destination.block(to.group.into(), to.block);
+            (to, self.source.block(from.group.into(), from.block))
         })
+    }
+
+    fn is_moved(&self) -> bool {
+        self.blocks().all(|(to, from)| to == from)
+    }
+
+    /// A piece has whole blocks here: none is left with bytes that nobody has verified.
+    fn is_verified(&self) -> bool {
+        let is_blank = |block: &[u8]| block.iter().all(|byte| *byte == BLANK);
+        self.blocks().all(|(to, from)| to == from || is_blank(&to))
     }
 
     /// Both sides have reported once, and everything is quiet. What was reported is free: it gets a
@@ -71,6 +84,7 @@ impl Scene {
         if well {
             assert!(self.is_moved(), "reported well, and not whole");
         }
+        assert!(self.is_verified(), "blocks are free with anything in them");
         self.destination.fill(CANARY);
         assert_eq!(results(&self.source, 1).await.sent, [self.transfer.request]);
         self.source.fill(CANARY);

@@ -13,7 +13,7 @@ use crate::worker::{Transfer, Worker, options, part, quiet, results, until};
 /// One way in which a HELLO differs: what the refusal names, its two values, and the change.
 type Difference = (&'static str, &'static str, &'static str, fn(&mut PeerHello));
 
-const DIFFERENCES: [Difference; 14] = [
+const DIFFERENCES: [Difference; 17] = [
     ("features", "1", "0", |hello| {
         hello.features = NO_FEATURES;
     }),
@@ -23,11 +23,20 @@ const DIFFERENCES: [Difference; 14] = [
     ("revision", "\"1\"", "\"\"", |hello| {
         hello.setup.revision.clear();
     }),
+    ("weights", "\"c001\"", "\"c002\"", |hello| {
+        hello.setup.weights = "c002".into();
+    }),
+    ("tenant", "\"a\"", "\"b\"", |hello| {
+        hello.setup.tenant = "b".into();
+    }),
     ("dtype", "\"bfloat16\"", "\"fp8\"", |hello| {
         hello.setup.dtype = "fp8".into();
     }),
     ("speculative", "\"\"", "\"eagle\"", |hello| {
         hello.setup.speculative = "eagle".into();
+    }),
+    ("cache layout", "0000\"", "0001\"", |hello| {
+        hello.setup.layout[31] = 1;
     }),
     ("tensor", "1", "2", |hello| {
         hello.setup.topology.tp = 2;

@@ -43,8 +43,11 @@ pub(crate) fn hello(worker: &Worker) -> PeerHello {
         setup: PeerSetup {
             model: "m".into(),
             revision: "1".into(),
+            weights: "c001".into(),
+            tenant: "a".into(),
             dtype: "bfloat16".into(),
             speculative: String::new(),
+            layout: [0; 32],
             topology: Topology::SINGLE,
             piece_bytes: 500,
             groups: (0..worker.groups()).map(group).collect(),

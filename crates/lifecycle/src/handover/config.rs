@@ -55,4 +55,10 @@ pub struct HandoverCounters {
     pub takes_cancelled: u64,
     /// Tickets that were given back unused.
     pub declined: u64,
+    /// Requests with a pass whose prompt is to be written.
+    pub passes: u64,
+    /// Prompts that were ordered to be written.
+    pub writes: u64,
+    /// Prompts that were not, since they or their ticket did not come, or did not fit.
+    pub writes_refused: u64,
 }

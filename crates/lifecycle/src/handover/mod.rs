@@ -9,6 +9,17 @@
 //!                └── not needed, request gone ──▶ declined
 //! ```
 //!
+//! Where prefill writes, the request comes to both engines at once, and decode's ticket to prefill:
+//!
+//! ```text
+//!  decode     expected ─▶ promised ─ allocated, lent ─▶ taken ─ received ─▶ spent
+//!                │                        │ ticket
+//!                └── not needed, gone     ▼
+//!                       │ empty ticket   met ─▶ written, or given back ─ sent ─▶ free
+//!                       └────────────────▲                ▲
+//!  prefill    promised ─ finished: blocks held ───────────┴─ nobody came in the lease
+//! ```
+//!
 //! [`HandoverRoot`] is one machine for both ends, beside the cache's
 //! [`SchedulerRoot`](crate::SchedulerRoot). Its orders travel in the step's plan; every worker
 //! gives its own part of one to its [`PeerRoot`](crate::PeerRoot), which alone decides when memory
@@ -16,6 +27,8 @@
 //! lease.
 
 mod config;
+mod giver;
+mod meeting;
 mod order;
 mod root;
 mod taker;
@@ -24,5 +37,7 @@ mod taker;
 mod tests;
 
 pub use config::{HandoverConfig, HandoverCounters, HandoverLimits};
+pub use giver::Answer;
+pub use meeting::Letter;
 pub use order::{End, HandoverBlock, HandoverOrder};
 pub use root::{HandoverRoot, Offered, Refused};

@@ -1,8 +1,8 @@
 //! One end of a direct transfer as it travels in a step's plan, and each worker's part of it.
 //!
 //! Made by [`HandoverRoot`](super::HandoverRoot), carried out by the worker's driver. The
-//! invariant: both ends list the same blocks in the same order, those of the ticket, so that a
-//! worker needs nothing of the other end but its own rank's process.
+//! invariant: both ends list the same blocks in the same order, those of the lender's ticket, so
+//! that a worker needs nothing of the other end but its own rank's process.
 
 use serde::{Deserialize, Serialize};
 use tessera_proto::Incarnation;
@@ -27,26 +27,28 @@ pub struct HandoverBlock {
     pub group: u16,
     /// Our block, or [`BlockRef::NULL`].
     pub local: u32,
-    /// Prefill's block, or [`BlockRef::NULL`] where it is not asked for.
+    /// The lender's block, or [`BlockRef::NULL`] where it is not asked for, or where we lend.
     pub remote: u32,
 }
 
 /// One transfer, for every rank.
+///
+/// Without blocks there is nothing to be written: where we give, it is over at once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HandoverOrder {
     /// The engine's name of the request that waits; `None` if nobody does.
     pub request: Option<String>,
-    /// Names it between plan and report.
-    pub key: RequestKey,
     /// The transfer that the ticket names.
     pub transfer: u128,
     /// Which end this is.
     pub end: End,
-    /// Prefill's workers in rank order, each a process start and where it listens; empty there.
+    /// Who moves the bytes.
+    pub mode: Mode,
+    /// The lender's workers in rank order, each a process start and where it listens; empty there.
     pub workers: Vec<(u128, String)>,
     /// All blocks of the ticket, in its order.
     pub blocks: Vec<HandoverBlock>,
-    /// The life of prefill's blocks.
+    /// The life of the lender's blocks.
     pub generation: u64,
     /// The transfer has failed when it is older than this.
     pub timeout_ms: u64,
@@ -55,17 +57,22 @@ pub struct HandoverOrder {
 }
 
 impl HandoverOrder {
-    /// Prefill's worker of a rank; `None` where we are prefill.
+    /// The lender's worker of a rank; `None` where we lend.
     #[must_use]
     pub fn worker(&self, rank: u16) -> Option<(Incarnation, &str)> {
         let (incarnation, address) = self.workers.get(usize::from(rank))?;
         Some((Incarnation(*incarnation), address))
     }
 
-    /// The part of `rank`, whose peer has the same rank. `block_bytes` gives the bytes of a group's
-    /// block.
+    /// The part of `rank`, whose peer has the same rank, under the worker's own name of it.
+    /// `block_bytes` gives the bytes of a group's block.
     #[must_use]
-    pub fn on(&self, rank: u16, block_bytes: impl Fn(u16) -> u64) -> TransferOrder {
+    pub fn on(
+        &self,
+        rank: u16,
+        request: RequestKey,
+        block_bytes: impl Fn(u16) -> u64,
+    ) -> TransferOrder {
         let generation = Generation(self.generation);
         let of = |group, block| BlockRef {
             group,
@@ -76,9 +83,13 @@ impl HandoverOrder {
         let local: Vec<_> = blocks.map(|it| of(it.group, it.local)).collect();
         let blocks = self.blocks.iter();
         let remote: Vec<_> = blocks.map(|it| of(it.group, it.remote)).collect();
-        let (side, lent, remote) = match self.end {
-            End::Gives => (Side::Source, local.clone(), Vec::new()),
-            End::Takes => (Side::Destination, remote.clone(), remote),
+        let side = match self.end {
+            End::Gives => Side::Source,
+            End::Takes => Side::Destination,
+        };
+        let (lent, remote) = match side.lends(self.mode) {
+            true => (local.clone(), Vec::new()),
+            false => (remote.clone(), remote),
         };
         let moving = lent.iter().filter(|block| !block.is_null());
         let part = PartOrder {
@@ -93,13 +104,14 @@ impl HandoverOrder {
             remote,
             ready: true,
         };
+        let nothing = side == Side::Source && self.blocks.is_empty();
         TransferOrder {
             transfer: TransferId(self.transfer),
-            request: self.key,
-            mode: Mode::Read,
+            request,
+            mode: self.mode,
             side,
             synchronous: false,
-            parts: vec![part],
+            parts: Some(part).filter(|_| !nothing).into_iter().collect(),
             timeout_ms: self.timeout_ms,
             lease_ms: self.lease_ms,
         }

@@ -13,9 +13,11 @@ use tessera_proto::ticket::{Prompt, Ticket, TicketError, TicketWorker};
 use thiserror::Error;
 
 use crate::handover::config::{HandoverConfig, HandoverCounters};
+use crate::handover::giver::{Answer, Brought, Giver};
+use crate::handover::meeting::Letter;
 use crate::handover::order::{End, HandoverBlock, HandoverOrder};
 use crate::handover::taker::{self, Stage, Taker};
-use crate::ids::RequestKey;
+use crate::peer::Mode;
 use crate::scheduler::{LookupAnswer, NotPromised};
 
 /// A finished request whose blocks others may want.
@@ -48,6 +50,9 @@ pub enum Refused {
     /// The ticket is of an engine with another cache or another number of ranks.
     #[error("the ticket is of an engine with another cache, or with another number of ranks")]
     Shape,
+    /// Another request came with the same pass, or another ticket.
+    #[error("a pass admits one request on each engine, and this one was used before")]
+    Used,
     /// Too many requests have one.
     #[error("too many requests with a ticket are under way")]
     Full,
@@ -58,14 +63,25 @@ pub enum Refused {
 pub struct HandoverRoot {
     pub(super) config: HandoverConfig,
     /// Our own workers, once they are known.
-    workers: Vec<TicketWorker>,
-    takers: BTreeMap<String, Taker>,
+    pub(super) workers: Vec<TicketWorker>,
+    pub(super) takers: BTreeMap<String, Taker>,
     /// Requests that ended while they were parked, until their receive has ended too.
     draining: BTreeSet<String>,
+    /// Our tickets, to be brought to prefill.
+    pub(super) letters: Vec<Letter>,
+    /// Prompts that we write, and those that were just written.
+    pub(super) givers: BTreeMap<TransferId, Giver>,
+    /// Requests with a pass that the engine has, and their transfers.
+    pub(super) giving: BTreeMap<String, TransferId>,
+    /// Tickets whose prompt is not finished, or has not come.
+    pub(super) brought: BTreeMap<TransferId, Brought>,
+    pub(super) answers: Vec<(TransferId, Answer)>,
+    /// Finished requests whose blocks are kept to be written.
+    pub(super) sending: BTreeSet<String>,
     orders: Vec<HandoverOrder>,
-    cancels: Vec<u128>,
-    next_key: u64,
-    counters: HandoverCounters,
+    pub(super) cancels: Vec<u128>,
+    next_generation: u64,
+    pub(super) counters: HandoverCounters,
 }
 
 impl HandoverRoot {
@@ -77,9 +93,15 @@ impl HandoverRoot {
             workers: Vec::new(),
             takers: BTreeMap::new(),
             draining: BTreeSet::new(),
+            letters: Vec::new(),
+            givers: BTreeMap::new(),
+            giving: BTreeMap::new(),
+            brought: BTreeMap::new(),
+            answers: Vec::new(),
+            sending: BTreeSet::new(),
             orders: Vec::new(),
             cancels: Vec::new(),
-            next_key: 0,
+            next_generation: 0,
             counters: HandoverCounters::default(),
         }
     }
@@ -102,28 +124,44 @@ impl HandoverRoot {
         u64::from(self.config.offers && !taker::is_full(&self.config.shape))
     }
 
-    /// The ticket of a finished request, or `None` if it cannot be offered. If there is one, the
-    /// engine keeps the blocks until the request is reported as sent.
-    pub fn offer(&mut self, now_unix_ms: u64, offered: &Offered<'_>) -> Option<String> {
+    pub(super) fn is_met(&self) -> bool {
+        self.workers.len() == self.config.shape.ranks().len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.takers.len() >= self.config.limits.requests
+    }
+
+    pub(super) const fn note_refused(&mut self) {
+        self.counters.tickets_refused += 1;
+    }
+
+    /// How many tokens a finished prompt has, if all of them stand in its blocks.
+    pub(super) fn standing(&self, offered: &Offered<'_>) -> Option<u64> {
         let tokens = u64::try_from(offered.prompt.tokens.len()).ok()?;
         let shape = &self.config.shape;
         let computed = offered.computed_tokens;
         let stands = computed == tokens || computed > tokens && taker::is_full(shape);
         let fits = tokens > 0 && stands && offered.tables.len() == shape.groups().len();
-        let ready = self.config.offers && self.workers.len() == shape.ranks().len();
-        let prompt = offered.prompt.digest(tokens).filter(|_| fits && ready);
-        let Some(prompt) = prompt else {
+        (fits && self.config.offers && self.is_met()).then_some(tokens)
+    }
+
+    /// The ticket of a finished request, or `None` if it cannot be offered. If there is one, the
+    /// engine keeps the blocks until the request is reported as sent.
+    pub fn offer(&mut self, now_unix_ms: u64, offered: &Offered<'_>) -> Option<String> {
+        let standing = self.standing(offered);
+        let offer = standing.and_then(|tokens| Some((tokens, offered.prompt.digest(tokens)?)));
+        let Some((tokens, prompt)) = offer else {
             self.counters.offers_withheld += 1;
             return None;
         };
-        let key = self.new_key();
         let null = |block: &u32| if *block == 0 { BlockRef::NULL } else { *block };
         let ticket = Ticket {
             transfer: offered.transfer,
             expires_unix_ms: now_unix_ms.saturating_add(self.config.lease_ms),
             prompt,
             tokens,
-            generation: Generation(key.0),
+            generation: self.new_generation(),
             workers: self.workers.clone(),
             tables: offered
                 .tables
@@ -139,7 +177,7 @@ impl HandoverRoot {
         self.counters.offers += 1;
         let request = Some(offered.request.to_owned());
         let blocks = ticket.blocks().map(own).collect();
-        self.order(request, key, &ticket, End::Gives, blocks);
+        self.order(request, &ticket, (End::Gives, Mode::Read), blocks);
         Some(ticket.seal(&self.config.key))
     }
 
@@ -155,19 +193,36 @@ impl HandoverRoot {
         prompt: Prompt<'_>,
     ) -> Result<(), Refused> {
         let admitted = self.judge(now_unix_ms, text, prompt);
-        let (ticket, limit) = admitted.inspect_err(|_| self.counters.tickets_refused += 1)?;
+        let (ticket, limit) = admitted.inspect_err(|_| self.note_refused())?;
+        self.take_in((now, now_unix_ms), request, ticket, limit, None);
+        Ok(())
+    }
+
+    /// Keeps a ticket for its request, or for the next sample of it.
+    pub(super) fn take_in(
+        &mut self,
+        (now, now_unix_ms): (Instant, u64),
+        request: &str,
+        ticket: Ticket,
+        limit: u64,
+        inbox: Option<String>,
+    ) {
         self.counters.tickets += 1;
-        let shared = self.holder(ticket.transfer).is_some();
+        // By one that holds it, or has spent it: a second order could only fail.
+        let mut others = self.takers.values();
+        let shared = others.any(|of| of.ticket.transfer == ticket.transfer);
         let patience = self.config.lease_ms.saturating_add(self.config.timeout_ms);
+        let left = ticket.expires_unix_ms.saturating_sub(now_unix_ms);
         let taker = Taker {
             ticket: Arc::new(ticket),
+            inbox,
             limit,
             stage: if shared { Stage::Waits } else { Stage::Held },
             promised: None,
+            expires: now.after_millis(left),
             until: now.after_millis(patience),
         };
         self.takers.insert(request.to_owned(), taker);
-        Ok(())
     }
 
     fn judge(
@@ -180,7 +235,7 @@ impl HandoverRoot {
             return Err(Refused::Role);
         }
         let ticket = Ticket::open(text, &self.config.key, now_unix_ms)?;
-        if self.takers.len() >= self.config.limits.requests {
+        if self.is_full() {
             return Err(Refused::Full);
         }
         if ticket.workers.len() != self.config.shape.ranks().len() {
@@ -219,7 +274,8 @@ impl HandoverRoot {
         }
         let taker = self.takers.get_mut(request)?;
         taker.promised = None;
-        if taker.stage != Stage::Held || !can_load || computed >= taker.limit {
+        let good = taker.stage == Stage::Held && now <= taker.expires;
+        if !good || !can_load || computed >= taker.limit {
             return None;
         }
         let tokens = taker.limit - computed;
@@ -249,8 +305,8 @@ impl HandoverRoot {
         let promised = taker.promised.take().filter(|_| external_tokens > 0);
         let Some((promised, computed)) = promised else {
             taker.stage = Stage::Spent;
-            let ticket = Arc::clone(&taker.ticket);
-            self.decline(&ticket);
+            let taker = taker.clone();
+            self.decline(&taker);
             return Ok(false);
         };
         if promised != external_tokens {
@@ -262,13 +318,18 @@ impl HandoverRoot {
         }
         taker.stage = Stage::Taken;
         let (ticket, limit) = (Arc::clone(&taker.ticket), taker.limit);
+        let is_written = taker.inbox.is_some();
         self.counters.takes += 1;
         self.counters.tokens_taken += external_tokens;
+        if is_written {
+            self.invite(request, tables, (computed, limit));
+            return Ok(true);
+        }
         // An order without blocks fits no offer: the transfer fails, and the request computes.
         let pairs = taker::pair(&self.config.shape, &ticket, tables, computed, limit);
-        let key = self.new_key();
         let request = Some(request.to_owned());
-        self.order(request, key, &ticket, End::Takes, pairs.unwrap_or_default());
+        let way = (End::Takes, Mode::Read);
+        self.order(request, &ticket, way, pairs.unwrap_or_default());
         Ok(true)
     }
 
@@ -308,7 +369,7 @@ impl HandoverRoot {
                 });
                 match heir {
                     Some(heir) => heir.stage = Stage::Held,
-                    None => self.decline(&taker.ticket),
+                    None => self.decline(&taker),
                 }
             }
         }
@@ -320,44 +381,56 @@ impl HandoverRoot {
         (std::mem::take(&mut self.orders), cancels)
     }
 
-    /// Claims nothing of what a ticket offers, and releases it.
-    fn decline(&mut self, ticket: &Ticket) {
+    /// Claims nothing of what a ticket offers, and releases it; or tells prefill that nobody waits.
+    fn decline(&mut self, taker: &Taker) {
         self.counters.declined += 1;
-        let key = self.new_key();
-        self.order(None, key, ticket, End::Takes, taker::none_of(ticket));
+        if let Some(inbox) = taker.inbox.clone() {
+            self.send_back(&taker.ticket, inbox, taker.until);
+            return;
+        }
+        let (ticket, way) = (&taker.ticket, (End::Takes, Mode::Read));
+        self.order(None, ticket, way, taker::none_of(ticket));
     }
 
-    fn order(
+    pub(super) fn order(
         &mut self,
         request: Option<String>,
-        key: RequestKey,
         ticket: &Ticket,
-        end: End,
+        (end, mode): (End, Mode),
         blocks: Vec<HandoverBlock>,
     ) {
-        let workers = ticket.workers.iter().filter(|_| end == End::Takes);
+        let claims = matches!(
+            (end, mode),
+            (End::Takes, Mode::Read) | (End::Gives, Mode::Write)
+        );
+        // Decode waits for prefill to compute, and then for the bytes.
+        let computing = (end, mode) == (End::Takes, Mode::Write);
+        let lease_ms = self.config.lease_ms;
+        let computing_ms = if computing { lease_ms } else { 0 };
+        let workers = ticket.workers.iter().filter(|_| claims);
         let workers = workers.map(|of| (of.incarnation.0, of.address.clone()));
         self.orders.push(HandoverOrder {
             request,
-            key,
             transfer: ticket.transfer.0,
             end,
+            mode,
             workers: workers.collect(),
             blocks,
             generation: ticket.generation.0,
-            timeout_ms: self.config.timeout_ms,
-            lease_ms: self.config.lease_ms,
+            timeout_ms: self.config.timeout_ms.saturating_add(computing_ms),
+            lease_ms,
         });
     }
 
-    fn new_key(&mut self) -> RequestKey {
-        self.next_key += 1;
-        RequestKey(self.next_key)
+    pub(super) const fn new_generation(&mut self) -> Generation {
+        self.next_generation += 1;
+        Generation(self.next_generation)
     }
 
     /// Panics with a message if the machine is broken.
     pub fn check_invariants(&self) {
         assert!(self.takers.len() <= self.config.limits.requests);
+        self.check_givers();
         let mut held = BTreeSet::new();
         for (name, taker) in &self.takers {
             let holds = matches!(taker.stage, Stage::Held | Stage::Taken);

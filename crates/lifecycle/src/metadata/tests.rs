@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::handover::{End, HandoverBlock};
 use crate::ids::{Attempt, RequestKey};
+use crate::peer::Mode;
 
 fn plans() -> impl Strategy<Value = StepPlan> {
     let hash =
@@ -85,17 +86,17 @@ fn handovers() -> impl Strategy<Value = HandoverOrder> {
     });
     (
         prop::option::of(".{0,12}"),
-        any::<(u64, u128, bool, u64, u64, u64)>(),
+        any::<(u128, bool, bool, u64, u64, u64)>(),
         prop::collection::vec((any::<u128>(), ".{0,20}"), 0..3),
         prop::collection::vec(block, 0..5),
     )
         .prop_map(|(request, numbers, workers, blocks)| {
-            let (key, transfer, gives, generation, timeout_ms, lease_ms) = numbers;
+            let (transfer, gives, reads, generation, timeout_ms, lease_ms) = numbers;
             HandoverOrder {
                 request,
-                key: RequestKey(key),
                 transfer,
                 end: if gives { End::Gives } else { End::Takes },
+                mode: if reads { Mode::Read } else { Mode::Write },
                 workers,
                 blocks,
                 generation,
@@ -158,9 +159,9 @@ fn a_plan_that_holds_anything_is_not_empty() {
     };
     let order = HandoverOrder {
         request: None,
-        key: RequestKey(1),
         transfer: 1,
         end: End::Gives,
+        mode: Mode::Read,
         workers: Vec::new(),
         blocks: Vec::new(),
         generation: 1,

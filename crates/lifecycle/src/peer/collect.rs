@@ -198,7 +198,8 @@ impl PeerRoot {
         if !of.reported {
             return;
         }
-        let named = self.config.class == LayoutClass::Block && destination && failed;
+        let by_block = self.config.class == LayoutClass::Block && !closed.is_nameless();
+        let named = by_block && destination && failed;
         let blocks = closed.invalid_blocks().filter(|_| named);
         self.settled.push(Settled {
             transfer: id,

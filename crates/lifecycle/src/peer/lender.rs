@@ -12,7 +12,7 @@ use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::config::{EARLY_CLAIM_MS, PeerFailure};
 use crate::peer::order::{Mode, Side};
-use crate::peer::part::Access;
+use crate::peer::part::{Access, Part};
 use crate::peer::root::{EarlyClaim, PeerRoot};
 
 /// Whether a word from the other side proves that the part is at rest on this one. Bytes of a WRITE
@@ -38,6 +38,7 @@ impl PeerRoot {
                 until: now.after_millis(EARLY_CLAIM_MS),
                 rank,
                 parts: claims.to_vec(),
+                released: Vec::new(),
             };
             self.counters.early_claims += 1;
             self.early.insert((transfer, from), claim);
@@ -46,8 +47,8 @@ impl PeerRoot {
         self.answer_claim(now, from, rank, transfer, claims);
     }
 
-    /// Whether a claim may be of an order that is still to come.
-    fn is_early(&self, transfer: TransferId, from: Incarnation) -> bool {
+    /// Whether a claim, or the last word on it, may be of an order that is still to come.
+    pub(super) fn is_early(&self, transfer: TransferId, from: Incarnation) -> bool {
         let known = self.transfers.get(transfer).is_some() || self.tickets.is_used(transfer);
         let room = self.early.len() < self.config.limits.offers;
         !known && (room || self.early.contains_key(&(transfer, from)))
@@ -65,6 +66,7 @@ impl PeerRoot {
         for (id, from) in due {
             if let Some(claim) = self.early.remove(&(id, from)) {
                 self.answer_claim(now, from, claim.rank, id, &claim.parts);
+                self.take_words(now, from, claim.rank, id, &claim.released);
             }
         }
     }
@@ -148,6 +150,8 @@ impl PeerRoot {
         part.peer = Some(from);
         part.attempt = claim.at.attempt;
         part.access = Access::Live;
+        // Who pushes waits for our note of its last word.
+        part.owed |= mode == Mode::Write;
         part.local.clone_from(&claim.blocks);
         if transfer.deadline == Instant::NEVER {
             transfer.deadline = now.after_millis(transfer.timeout_ms);
@@ -156,7 +160,8 @@ impl PeerRoot {
     }
 
     /// Takes the claimant's word on a part: whether its bytes are whole, and the proof, if it has
-    /// one. False if it is no news.
+    /// one. Who has posted nothing may say so of what nobody has claimed: it could claim it as
+    /// well.
     #[expect(
         clippy::too_many_arguments,
         reason = "one fact, and who says it of what"
@@ -179,7 +184,8 @@ impl PeerRoot {
         let (mode, side) = (transfer.mode, transfer.side);
         let fits = transfer.ranks_fit(at.part, own, rank);
         let part = transfer.parts.get_mut(&at.part);
-        let Some(part) = part.filter(|part| fits && part.is_with(from)) else {
+        let may = |part: &&mut Part| part.peer.is_none_or(|peer| peer == from);
+        let Some(part) = part.filter(|part| fits && may(part)) else {
             self.counters.foreign_messages += 1;
             return;
         };
@@ -225,11 +231,46 @@ impl PeerRoot {
         transfer: TransferId,
         parts: &[(PartAttempt, Proof)],
     ) {
-        self.early.remove(&(transfer, from));
-        for (at, proof) in parts {
-            self.on_word(now, from, rank, transfer, *at, Some(*proof), true);
+        if self.is_early(transfer, from) {
+            self.note_early(now, from, rank, transfer, parts.to_vec());
+        } else {
+            self.take_words(now, from, rank, transfer, parts);
         }
         let parts = parts.iter().map(|(at, _)| at.part).collect();
         self.send(from, Message::ReleaseAck { transfer, parts });
+    }
+
+    /// The last words on what no order has offered yet. They take the place of the claim.
+    pub(super) fn note_early(
+        &mut self,
+        now: Instant,
+        from: Incarnation,
+        rank: u16,
+        transfer: TransferId,
+        mut released: Vec<(PartAttempt, Proof)>,
+    ) {
+        if let Some(before) = self.early.remove(&(transfer, from)) {
+            released.extend(before.released);
+        }
+        let claim = EarlyClaim {
+            until: now.after_millis(EARLY_CLAIM_MS),
+            rank,
+            parts: Vec::new(),
+            released,
+        };
+        self.early.insert((transfer, from), claim);
+    }
+
+    fn take_words(
+        &mut self,
+        now: Instant,
+        from: Incarnation,
+        rank: u16,
+        transfer: TransferId,
+        words: &[(PartAttempt, Proof)],
+    ) {
+        for (at, proof) in words {
+            self.on_word(now, from, rank, transfer, *at, Some(*proof), false);
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use tessera_proto::Incarnation;
 use tessera_proto::limits::{PEER_BLOCKS_MAX, PEER_PARTS_MAX};
 use tessera_proto::peer::{BlockRef, PartId, TransferId};
@@ -12,7 +13,7 @@ use tessera_proto::peer::{BlockRef, PartId, TransferId};
 use crate::ids::RequestKey;
 
 /// Who moves the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mode {
     /// The destination pulls; the source lends.
     Read,
@@ -45,7 +46,8 @@ impl Side {
 pub struct PartOrder {
     /// The part; its rank on this side is this worker's.
     pub part: PartId,
-    /// The process on the other side; `None` for a lender of a READ, who learns it from the claim.
+    /// The process on the other side; `None` for a lender who has written a ticket and learns it
+    /// from the claim.
     pub peer: Option<Incarnation>,
     /// Our blocks.
     pub local: Vec<BlockRef>,

@@ -97,7 +97,7 @@ impl PeerRoot {
     }
 
     /// The last word on a part of a WRITE. A lender that knows the part no more has closed it, and
-    /// says so again.
+    /// says so again; of one that was never granted there is nothing to be closed.
     #[expect(
         clippy::too_many_arguments,
         reason = "one fact, and who says it of what"
@@ -112,9 +112,16 @@ impl PeerRoot {
         proof: Option<Proof>,
         whole: bool,
     ) {
-        let known = self.transfers.get(transfer).is_some();
+        if let Some(proof) = proof.filter(|_| self.is_early(transfer, from)) {
+            self.note_early(now, from, rank, transfer, vec![(at, proof)]);
+        }
+        let part = self
+            .transfers
+            .get(transfer)
+            .and_then(|of| of.parts.get(&at.part));
+        let claimed = part.is_some_and(|part| part.is_with(from));
         self.on_word(now, from, rank, transfer, at, proof, whole);
-        if !known {
+        if !claimed {
             let parts = vec![at.part];
             self.send(from, Message::ReleaseAck { transfer, parts });
         }

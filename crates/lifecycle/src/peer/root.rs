@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tessera_proto::peer::{
-    BlockRef, ConnectionId, LentPart, Message, PartAttempt, PartId, TransferId,
+    BlockRef, ConnectionId, LentPart, Message, PartAttempt, PartId, Proof, TransferId,
 };
 use tessera_proto::{Incarnation, Instant};
 
@@ -18,7 +18,7 @@ use crate::peer::order::{Side, TransferOrder};
 use crate::peer::part::{Access, Part};
 use crate::peer::session::Session;
 use crate::peer::tickets::Tickets;
-use crate::peer::transfer::{Transfer, Transfers};
+use crate::peer::transfer::{Transfer, Transfers, is_nameless};
 use crate::shape::LayoutClass;
 
 /// A transfer that is over and waits to be collected.
@@ -38,12 +38,13 @@ pub(super) struct Offer {
     pub(super) parts: Vec<LentPart>,
 }
 
-/// A claim on what no order of ours has offered yet.
+/// A claim on what no order of ours has offered yet, or the last word on it.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct EarlyClaim {
     pub(super) until: Instant,
     pub(super) rank: u16,
     pub(super) parts: Vec<LentPart>,
+    pub(super) released: Vec<(PartAttempt, Proof)>,
 }
 
 /// The machine of direct transfers of one worker.
@@ -211,14 +212,16 @@ impl PeerRoot {
             });
             return;
         }
-        let named = self.config.class == LayoutClass::Block;
+        let nameless = order.parts.iter().any(|part| is_nameless(&part.local));
+        let named = self.config.class == LayoutClass::Block && !nameless;
         let blocks = order.parts.iter().flat_map(|part| &part.local);
+        let blocks = blocks.filter(|at| named && !at.is_null());
         self.settled.push(Settled {
             transfer,
             request,
             side: order.side,
             failed: !named,
-            invalid_blocks: blocks.map(|at| at.block).filter(|_| named).collect(),
+            invalid_blocks: blocks.map(|at| at.block).collect(),
         });
     }
 
@@ -236,13 +239,11 @@ impl PeerRoot {
             Side::Destination => part.destination,
         };
         let distinct: BTreeSet<PartId> = order.parts.iter().map(|part| part.part).collect();
-        let unnamed =
-            |peer: Option<Incarnation>| peer.is_none() && !(lends && order.side == Side::Source);
         let malformed = distinct.len() != order.parts.len()
             || !order.fits_messages()
             || order.parts.iter().any(|part| {
                 own(part.part) != self.config.rank
-                    || unnamed(part.peer)
+                    || part.peer.is_none() && !lends
                     || part.peer == Some(self.config.incarnation)
             });
         if malformed {

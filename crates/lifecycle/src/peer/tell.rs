@@ -13,7 +13,7 @@ use tessera_proto::{Incarnation, Instant};
 use crate::peer::command::{Move, PeerCommand};
 use crate::peer::config::{PeerFailure, PeerTimes};
 use crate::peer::part::{Access, Part};
-use crate::peer::root::PeerRoot;
+use crate::peer::root::{EarlyClaim, PeerRoot};
 use crate::peer::session::Session;
 use crate::peer::transfer::{Device, Search, Transfer};
 
@@ -73,7 +73,9 @@ impl PeerRoot {
     }
 
     fn forget_grants(&mut self, peer: Incarnation) {
-        self.early.retain(|(_, from), _| *from != peer);
+        let counts = |claim: &EarlyClaim| !claim.released.is_empty();
+        self.early
+            .retain(|(_, from), claim| *from != peer || counts(claim));
         for (_, transfer) in self.transfers.iter_mut() {
             for part in transfer
                 .parts

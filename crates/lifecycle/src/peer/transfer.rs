@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-use tessera_proto::peer::{PartId, Proof, TransferId};
+use tessera_proto::peer::{BlockRef, PartId, Proof, TransferId};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::ids::RequestKey;
@@ -78,7 +78,7 @@ impl Transfer {
             parts: order
                 .parts
                 .iter()
-                .map(|part| (part.part, Part::new(part, known)))
+                .map(|part| (part.part, Part::new(part, known || !part.remote.is_empty())))
                 .collect(),
             failure: None,
             failed_at: Instant::NEVER,
@@ -188,8 +188,20 @@ impl Closed {
         let doubtful = self.0.doubtful;
         let parts = self.0.parts.values();
         let bad = parts.filter(move |part| doubtful || part.outcome != Some(Ok(())));
-        bad.flat_map(|part| part.local.iter().map(|at| at.block))
+        let local = bad.flat_map(|part| &part.local);
+        local.filter(|at| !at.is_null()).map(|at| at.block)
     }
+
+    /// Whether a part without a block has failed: blocks cannot say where content is missing.
+    pub(crate) fn is_nameless(&self) -> bool {
+        let mut parts = self.0.parts.values();
+        parts.any(|part| part.outcome != Some(Ok(())) && is_nameless(&part.local))
+    }
+}
+
+/// Whether there is no block to name when they have failed.
+pub(crate) fn is_nameless(blocks: &[BlockRef]) -> bool {
+    blocks.iter().all(|at| at.is_null())
 }
 
 /// All open transfers. The only way out is [`Transfers::close`].

@@ -18,7 +18,7 @@ pub use object::{
 };
 pub use peer::{
     PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
-    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup,
+    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, PeerTicket, PeerTicketAnswer,
 };
 pub use price::{Price, PriceAnswer};
 pub use session::{Features, Hello, HelloAnswer, Incarnation, Ping, Refusal, Refused};

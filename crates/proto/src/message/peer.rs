@@ -6,7 +6,7 @@
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::identity::Topology;
-use crate::limits::{PEER_GROUPS_MAX, PEER_TEXT_BYTES_MAX};
+use crate::limits::{BODY_BYTES_MAX, PEER_GROUPS_MAX, PEER_TEXT_BYTES_MAX};
 use crate::message::session::{Features, Incarnation};
 use crate::peer::{Attempt, PartAttempt, PartId, TransferId};
 
@@ -21,10 +21,16 @@ pub struct PeerSetup {
     pub model: String,
     /// Revision of the model, empty if unknown.
     pub revision: String,
+    /// Fingerprint of the weights in hexadecimal digits, empty if unknown.
+    pub weights: String,
+    /// Whose prompts it computes.
+    pub tenant: String,
     /// Element type of the cache as the engine names it.
     pub dtype: String,
     /// Speculative decoding in the engine's words, empty if there is none.
     pub speculative: String,
+    /// Digest over group specs and content sizes, as it stands in the engine's namespace.
+    pub layout: [u8; 32],
     /// Sizes of the engine's parallelism.
     pub topology: Topology,
     /// Bytes of one piece of a part, unless a single block is larger.
@@ -51,9 +57,11 @@ const GROUP_BYTES: usize = 4 + 3 * 8;
 
 impl PeerSetup {
     fn write(&self, writer: &mut Writer<'_>) {
-        for text in [&self.model, &self.revision, &self.dtype, &self.speculative] {
+        let texts = [&self.model, &self.revision, &self.weights, &self.tenant];
+        for text in texts.into_iter().chain([&self.dtype, &self.speculative]) {
             writer.text(text, PEER_TEXT_BYTES_MAX);
         }
+        writer.bytes(&self.layout);
         let Topology { tp, pp, dcp, pcp } = self.topology;
         for size in [tp, pp, dcp, pcp] {
             writer.u32(size);
@@ -71,8 +79,11 @@ impl PeerSetup {
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let model = reader.text("peer model", PEER_TEXT_BYTES_MAX)?;
         let revision = reader.text("peer revision", PEER_TEXT_BYTES_MAX)?;
+        let weights = reader.text("peer weights", PEER_TEXT_BYTES_MAX)?;
+        let tenant = reader.text("peer tenant", PEER_TEXT_BYTES_MAX)?;
         let dtype = reader.text("peer dtype", PEER_TEXT_BYTES_MAX)?;
         let speculative = reader.text("peer speculative", PEER_TEXT_BYTES_MAX)?;
+        let layout = reader.array("peer layout")?;
         let topology = Topology {
             tp: reader.u32("peer tp")?,
             pp: reader.u32("peer pp")?,
@@ -93,8 +104,11 @@ impl PeerSetup {
         Ok(Self {
             model,
             revision,
+            weights,
+            tenant,
             dtype,
             speculative,
+            layout,
             topology,
             piece_bytes,
             groups,
@@ -401,5 +415,55 @@ impl PeerPushAnswer {
         };
         reader.finish()?;
         Ok(answer)
+    }
+}
+
+/// Brings a ticket of decode's blocks to prefill. Answered when its fate is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTicket {
+    /// The sealed text; see [`Ticket`](crate::ticket::Ticket).
+    pub ticket: String,
+}
+
+impl PeerTicket {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Writer::new(out).text(&self.ticket, BODY_BYTES_MAX);
+    }
+
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(body);
+        let ticket = reader.text("ticket", BODY_BYTES_MAX)?;
+        reader.finish()?;
+        Ok(Self { ticket })
+    }
+}
+
+/// Answers [`PeerTicket`]: the blocks will be claimed, unless none was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerTicketAnswer {
+    /// The ticket's transfer.
+    pub transfer: TransferId,
+}
+
+impl PeerTicketAnswer {
+    /// Appends the body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        Writer::new(out).u128(self.transfer.0);
+    }
+
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// See [`DecodeError`].
+    pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(body);
+        let transfer = TransferId(reader.u128("transfer")?);
+        reader.finish()?;
+        Ok(Self { transfer })
     }
 }

@@ -44,6 +44,6 @@ macro_rules! messages {
 messages! {
     Hello, HelloAnswer, Put, PutAnswer, Acquire, AcquireAnswer, Get, GetAnswer, Release,
     ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer, Ping, Refused, PeerHello,
-    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, Drop, DropAnswer,
-    Price, PriceAnswer,
+    PeerHelloAnswer, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, PeerTicket,
+    PeerTicketAnswer, Drop, DropAnswer, Price, PriceAnswer,
 }

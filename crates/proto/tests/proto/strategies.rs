@@ -10,9 +10,9 @@ use tessera_proto::limits::{BODY_BYTES_MAX, DEADLINE_MS_MAX, LEASE_MS_MAX, OBJEC
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, DropAnswer, Features, Get, GetAnswer, GetStatus, Hello,
     HelloAnswer, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer, PeerPull,
-    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer, PutStatus,
-    Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat, StatAnswer,
-    StatEntry,
+    PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, PeerTicket, PeerTicketAnswer, Ping,
+    Presence, Put, PutAnswer, PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove,
+    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
 };
 use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
@@ -191,7 +191,7 @@ fn session() -> impl Strategy<Value = Message> {
     ]
 }
 
-fn peers() -> impl Strategy<Value = Message> {
+fn setup() -> impl Strategy<Value = PeerSetup> + Clone {
     let group = (".{0,20}", any::<[u64; 3]>()).prop_map(
         |(kind, [block_tokens, block_bytes, fingerprint])| PeerGroup {
             kind,
@@ -200,21 +200,34 @@ fn peers() -> impl Strategy<Value = Message> {
             fingerprint,
         },
     );
-    let texts = (".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}");
-    let setup = (texts, any::<([u32; 4], u64)>(), vec(group, 0..9)).prop_map(
-        |((model, revision, dtype, speculative), ([tp, pp, dcp, pcp], piece_bytes), groups)| {
+    let texts = (
+        ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}",
+    );
+    let numbers = any::<([u8; 32], [u32; 4], u64)>();
+    (texts, numbers, vec(group, 0..9)).prop_map(
+        |(
+            (model, revision, weights, tenant, dtype, speculative),
+            (layout, [tp, pp, dcp, pcp], piece_bytes),
+            groups,
+        )| {
             PeerSetup {
                 model,
                 revision,
+                weights,
+                tenant,
                 dtype,
                 speculative,
+                layout,
                 topology: Topology { tp, pp, dcp, pcp },
                 piece_bytes,
                 groups,
             }
         },
-    );
-    let hello = (any::<(u64, u128, u128, u16, u64)>(), setup.clone()).prop_map(
+    )
+}
+
+fn peers() -> impl Strategy<Value = Message> {
+    let hello = (any::<(u64, u128, u128, u16, u64)>(), setup()).prop_map(
         |((features, from, to, rank, connection_min), setup)| PeerHello {
             features: Features(features),
             from: Incarnation(from),
@@ -224,7 +237,7 @@ fn peers() -> impl Strategy<Value = Message> {
             setup,
         },
     );
-    let answer = (any::<(u64, u128, u16, u64)>(), setup).prop_map(
+    let answer = (any::<(u64, u128, u16, u64)>(), setup()).prop_map(
         |((features, from, rank, connection), setup)| PeerHelloAnswer {
             features: Features(features),
             from: Incarnation(from),
@@ -260,6 +273,11 @@ fn peers() -> impl Strategy<Value = Message> {
         }
         .into()),
         (part(), status).prop_map(|(part, status)| PeerPushAnswer { part, status }.into()),
+        "[0-9a-f]{0,200}".prop_map(|ticket| PeerTicket { ticket }.into()),
+        any::<u128>().prop_map(|transfer| PeerTicketAnswer {
+            transfer: TransferId(transfer)
+        }
+        .into()),
     ]
 }
 

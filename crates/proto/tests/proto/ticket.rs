@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tessera_proto::peer::{BlockRef, Generation, TransferId};
-use tessera_proto::ticket::{Prompt, Ticket, TicketError, TicketKey, TicketWorker};
+use tessera_proto::ticket::{Lender, Pass, Prompt, Ticket, TicketError, TicketKey, TicketWorker};
 use tessera_proto::{DecodeError, Incarnation};
 
 const KEY: [u8; 32] = [7; 32];
@@ -10,6 +10,9 @@ const EXPIRES: u64 = 1_000_000;
 
 /// Made by Python's `hmac` and `hashlib` over the fields in the order of the type.
 const GOLDEN: &str = include_str!("../golden/ticket-v1.hex");
+
+/// The same of a pass.
+const GOLDEN_PASS: &str = include_str!("../golden/pass-v1.hex");
 
 fn key(byte: u8) -> TicketKey {
     TicketKey::new(&[byte; 32]).unwrap()
@@ -45,6 +48,56 @@ fn a_ticket_has_its_golden_text() {
     let key = TicketKey::new(&KEY).unwrap();
     assert_eq!(ticket().seal(&key), GOLDEN.trim());
     assert_eq!(Ticket::open(GOLDEN.trim(), &key, 0), Ok(ticket()));
+}
+
+fn pass() -> Pass {
+    Pass {
+        transfer: TransferId(0x0102_0304),
+        expires_unix_ms: EXPIRES,
+        inbox: "127.0.0.1:4100".to_owned(),
+    }
+}
+
+#[test]
+fn a_pass_has_its_golden_text() {
+    let key = TicketKey::new(&KEY).unwrap();
+    assert_eq!(pass().seal(&key), GOLDEN_PASS.trim());
+    assert_eq!(Pass::open(GOLDEN_PASS.trim(), &key, 0), Ok(pass()));
+}
+
+#[test]
+fn a_pass_is_good_until_its_expiry_and_not_after() {
+    let text = pass().seal(&key(7));
+    for (now, open) in [
+        (EXPIRES, Ok(pass())),
+        (EXPIRES + 1, Err(TicketError::Expired(1))),
+    ] {
+        assert_eq!(Pass::open(&text, &key(7), now), open, "at {now}");
+    }
+    assert_eq!(Pass::open(&text, &key(8), 0), Err(TicketError::Signature));
+}
+
+/// Who may read blocks may not write them, nor the other way round.
+#[test]
+fn what_is_signed_for_one_use_is_good_for_no_other() {
+    let key = key(7);
+    let (read, write) = (ticket().seal(&key), ticket().seal_by(Lender::Decode, &key));
+    assert_eq!(
+        Ticket::open_by(Lender::Decode, &write, &key, 0),
+        Ok(ticket())
+    );
+    let of_another_kind = |error: TicketError| {
+        assert!(
+            matches!(error, TicketError::Malformed(DecodeError::Version { .. })),
+            "{error}"
+        );
+    };
+    of_another_kind(Ticket::open(&write, &key, 0).unwrap_err());
+    of_another_kind(Ticket::open_by(Lender::Decode, &read, &key, 0).unwrap_err());
+    for text in [&read, &write] {
+        of_another_kind(Pass::open(text, &key, 0).unwrap_err());
+    }
+    of_another_kind(Ticket::open(&pass().seal(&key), &key, 0).unwrap_err());
 }
 
 #[test]

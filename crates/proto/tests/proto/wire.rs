@@ -5,9 +5,9 @@ use std::num::NonZeroU32;
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, DropAnswer, Features, Get, GetAnswer, GetStatus, Hello,
     HelloAnswer, PEER_QUIESCENCE, PartName, PartStatus, PeerGroup, PeerHello, PeerHelloAnswer,
-    PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, Ping, Presence, Put, PutAnswer,
-    PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove, RemoveAnswer, RemoveItem, Stat,
-    StatAnswer, StatEntry,
+    PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer, PeerSetup, PeerTicket, PeerTicketAnswer,
+    Ping, Presence, Put, PutAnswer, PutStatus, Refusal, Refused, Release, ReleaseAnswer, Remove,
+    RemoveAnswer, RemoveItem, Stat, StatAnswer, StatEntry,
 };
 use tessera_proto::peer::{Attempt, PartAttempt, PartId, TransferId};
 use tessera_proto::{
@@ -136,8 +136,11 @@ fn peers() -> Vec<(&'static str, Message)> {
     let setup = PeerSetup {
         model: "org/model".to_owned(),
         revision: String::new(),
+        weights: "c0ffee".to_owned(),
+        tenant: "team-a".to_owned(),
         dtype: "bfloat16".to_owned(),
         speculative: "eagle 3".to_owned(),
+        layout: [0x5a; 32],
         topology: Topology {
             tp: 2,
             ..Topology::SINGLE
@@ -208,6 +211,20 @@ fn parts() -> Vec<(&'static str, Message)> {
             pulled(PartStatus::Refused, 0).into(),
         ),
         ("peer_push", push.into()),
+        (
+            "peer_ticket",
+            PeerTicket {
+                ticket: "02ab".into(),
+            }
+            .into(),
+        ),
+        (
+            "peer_ticket_answer",
+            PeerTicketAnswer {
+                transfer: part.transfer,
+            }
+            .into(),
+        ),
         ("peer_push_answer", pushed(PartStatus::Done).into()),
         (
             "peer_push_answer_corrupt",

@@ -3,9 +3,10 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tessera_lifecycle::StepPlan;
 use tessera_proto::ticket::{Prompt, TicketWorker};
 
 use super::engine::{Engine, config, hashes};
@@ -13,16 +14,16 @@ use super::fake::{Fake, eventually};
 use crate::driver::{EngineConfig, Finished, Refused, StepInput};
 
 /// Tokens of the prompt as decode has it.
-const TOKENS: u64 = 12;
+pub(super) const TOKENS: u64 = 12;
 
-struct Pair {
-    prefill: Engine,
-    decode: Engine,
+pub(super) struct Pair {
+    pub(super) prefill: Engine,
+    pub(super) decode: Engine,
     /// Tokens that prefill computes of the prompt.
-    offered: u64,
+    pub(super) offered: u64,
 }
 
-fn peers(layout: &str, tp: u32, key: &Path) -> EngineConfig {
+pub(super) fn peers(layout: &str, tp: u32, key: &Path) -> EngineConfig {
     let mut config = config(layout, "async", tp);
     config.options.peer_listen = Some(("127.0.0.1".to_owned(), 0));
     config.options.peer_key_file = key.to_str().unwrap().to_owned();
@@ -30,7 +31,15 @@ fn peers(layout: &str, tp: u32, key: &Path) -> EngineConfig {
     config
 }
 
-fn engine(config: &EngineConfig) -> Engine {
+/// A file with the key of both engines.
+pub(super) fn key_in(folder: &Path) -> PathBuf {
+    let key = folder.join("key");
+    std::fs::write(&key, [b'k'; 32]).unwrap();
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    key
+}
+
+pub(super) fn engine(config: &EngineConfig) -> Engine {
     let engine = Engine::new(config, &Fake::new());
     let place = |worker: &super::engine::Worker| worker.driver.peer_place().unwrap();
     let mut places: Vec<_> = engine.workers.iter().map(place).collect();
@@ -46,7 +55,7 @@ fn engine(config: &EngineConfig) -> Engine {
     engine
 }
 
-fn with_prompt<R>(tokens: u64, use_it: impl FnOnce(Prompt<'_>) -> R) -> R {
+pub(super) fn with_prompt<R>(tokens: u64, use_it: impl FnOnce(Prompt<'_>) -> R) -> R {
     let hashes = hashes(tokens);
     let hashes: Vec<&[u8]> = hashes.iter().map(Vec::as_slice).collect();
     let tokens: Vec<u32> = (0..u32::try_from(tokens).unwrap()).collect();
@@ -59,17 +68,14 @@ fn with_prompt<R>(tokens: u64, use_it: impl FnOnce(Prompt<'_>) -> R) -> R {
 }
 
 impl Pair {
-    fn new(layout: &str, tp: u32) -> Self {
+    pub(super) fn new(layout: &str, tp: u32) -> Self {
         Self::patient(layout, tp, Duration::from_secs(20))
     }
 
     /// Decode waits no longer than `patience` for a prompt.
     fn patient(layout: &str, tp: u32, patience: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let key = folder.path().join("key");
-        std::fs::write(&key, [b'k'; 32]).unwrap();
-        std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-        let mut config = peers(layout, tp, &key);
+        let mut config = peers(layout, tp, &key_in(folder.path()));
         config.options.peer_timeout = patience;
         let pair = Self {
             prefill: engine(&config),
@@ -91,7 +97,7 @@ impl Pair {
     }
 
     /// Prefill has computed the prompt into `tables`: the ticket.
-    fn finish(&self, name: &str, tables: &[Vec<u32>]) -> String {
+    pub(super) fn finish(&self, name: &str, tables: &[Vec<u32>]) -> String {
         let ticket = with_prompt(self.offered, |prompt| {
             let finished = Finished {
                 prompt,
@@ -104,18 +110,18 @@ impl Pair {
     }
 
     /// Prefill's workers learn of its offers.
-    fn tell(&self) {
+    pub(super) fn tell(&self) {
         self.prefill
             .execute(&self.prefill.plan(&StepInput::default()));
     }
 
-    fn offer(&self, name: &str, tables: &[Vec<u32>]) -> String {
+    pub(super) fn offer(&self, name: &str, tables: &[Vec<u32>]) -> String {
         let ticket = self.finish(name, tables);
         self.tell();
         ticket
     }
 
-    fn admit(&self, name: &str, ticket: &str) {
+    pub(super) fn admit(&self, name: &str, ticket: &str) {
         let admitted = with_prompt(TOKENS, |prompt| {
             self.decode.scheduler.admit(name, ticket, prompt)
         });
@@ -123,7 +129,7 @@ impl Pair {
     }
 
     /// Decode takes the prompt into `tables`, beyond what it has.
-    fn take(&self, name: &str, tables: &[Vec<u32>], computed: u64) {
+    pub(super) fn take(&self, name: &str, tables: &[Vec<u32>], computed: u64) {
         let promised = self.decode.lookup(name, TOKENS, computed).tokens;
         assert_eq!(promised, Some(TOKENS - 1 - computed));
         let promised = promised.unwrap();
@@ -136,7 +142,7 @@ impl Pair {
     }
 
     /// Waits until every rank of prefill has reported the request as sent, and no other.
-    fn assert_sent(&self, name: &str) {
+    pub(super) fn assert_sent(&self, name: &str) {
         for worker in &self.prefill.workers {
             let sent = parking_lot::Mutex::new(Vec::new());
             eventually("prefill's blocks are free", || {
@@ -163,7 +169,7 @@ impl Pair {
 }
 
 /// Tables as vLLM has them at the first allocation: null where a window or a state needs nothing.
-fn with_nulls(mut tables: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+pub(super) fn with_nulls(mut tables: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     for (group, table) in tables.iter_mut().enumerate().skip(1) {
         let kept = if group == 1 { 2 } else { 1 };
         let nulls = table.len().saturating_sub(kept);
@@ -323,4 +329,123 @@ fn engines_without_a_listener_have_no_place_and_take_nothing() {
     assert_eq!(engine.scheduler.left_to_decode(), 0);
     let admitted = with_prompt(TOKENS, |prompt| engine.scheduler.admit("d", "00", prompt));
     assert_eq!(admitted.unwrap(), Err(Refused::Role));
+}
+
+#[test]
+fn a_plan_that_comes_again_orders_nothing_again() {
+    let pair = Pair::new("full", 1);
+    let to = pair.decode.tables(20, TOKENS - 1);
+    pair.admit("d", &pair.offer("p", &pair.prefill.tables(5, TOKENS)));
+    let promised = pair.decode.lookup("d", TOKENS, 0).tokens.unwrap();
+    pair.decode.scheduler.allocated("d", &to, promised).unwrap();
+    let plan = pair.decode.plan(&StepInput::default());
+    pair.decode.execute(&plan);
+    pair.decode.execute(&plan);
+    let worker = &pair.decode.workers[0];
+    assert_eq!(worker.outcome("d"), (vec!["d".to_owned()], vec![], vec![]));
+    // Nor when it is over, nor as an earlier one.
+    pair.decode.execute(&plan);
+    let mut later = StepPlan::decode(&plan).unwrap();
+    later.handovers.clear();
+    later.step += 1;
+    pair.decode.execute(&later.encode());
+    pair.decode.execute(&plan);
+    worker.assert_nothing_more();
+    let counters = worker.driver.metrics().peers.machine;
+    assert_eq!((counters.transfers, counters.repeated_orders), (1, 0));
+    pair.assert_sent("p");
+}
+
+#[test]
+fn plans_of_another_scheduler_are_counted_anew() {
+    let pair = Pair::new("full", 1);
+    let to = pair.decode.tables(20, TOKENS - 1);
+    pair.admit("d", &pair.offer("p", &pair.prefill.tables(5, TOKENS)));
+    let promised = pair.decode.lookup("d", TOKENS, 0).tokens.unwrap();
+    pair.decode.scheduler.allocated("d", &to, promised).unwrap();
+    let plan = pair.decode.plan(&StepInput::default());
+    let mut another = StepPlan::decode(&plan).unwrap();
+    another.handovers.clear();
+    (another.incarnation, another.step) = (!another.incarnation, u64::MAX);
+    pair.decode.execute(&another.encode());
+    pair.decode.execute(&plan);
+    let outcome = pair.decode.workers[0].outcome("d");
+    assert_eq!(outcome, (vec!["d".to_owned()], vec![], vec![]));
+}
+
+#[test]
+fn what_is_called_off_before_it_was_given_moves_nothing_and_frees_prefill() {
+    let pair = Pair::new("hybrid", 1);
+    let before = pair.decode.workers[0].memory();
+    let from = with_nulls(pair.prefill.tables(5, pair.offered));
+    pair.admit("d", &pair.finish("p", &from));
+    pair.take("d", &with_nulls(pair.decode.tables(20, TOKENS - 1)), 0);
+    let (giver, taker) = (&pair.prefill.workers[0], &pair.decode.workers[0]);
+    eventually("decode asks", || {
+        giver.driver.metrics().peers.machine.early_claims == 1
+    });
+    pair.decode.scheduler.finished("d", None).unwrap();
+    pair.decode
+        .execute(&pair.decode.plan(&StepInput::default()));
+    // Prefill has not said a word, and the patience of decode is long.
+    let called_off = (vec!["d".to_owned()], vec!["d".to_owned()], vec![]);
+    assert_eq!(taker.outcome("d"), called_off);
+    pair.tell();
+    pair.assert_sent("p");
+    assert_eq!(taker.memory(), before);
+    assert_eq!(taker.driver.metrics().peers.bytes_received, 0);
+    taker.assert_nothing_more();
+}
+
+#[test]
+fn of_two_requests_each_is_reported_under_its_own_name_and_only_one_has_failed() {
+    let pair = Pair::patient("hybrid", 1, Duration::from_millis(1_500));
+    let from = with_nulls(pair.prefill.tables(5, pair.offered));
+    pair.admit("good", &pair.offer("p", &from));
+    // A block that the engine left out: what is ordered fits no offer.
+    let mut short = with_nulls(pair.decode.tables(20, TOKENS - 1));
+    short[0][0] = 0;
+    let to = with_nulls(pair.decode.tables(30, TOKENS - 1));
+    pair.admit("bad", &pair.offer("q", &from));
+    pair.take("bad", &short, 0);
+    pair.take("good", &to, 0);
+    let worker = &pair.decode.workers[0];
+    let names = parking_lot::Mutex::new((Vec::new(), Vec::new()));
+    eventually("both are reported", || {
+        let results = worker.driver.poll().unwrap();
+        let mut all = names.lock();
+        all.0.extend(results.finished_recving);
+        all.1.extend(results.failed_recving);
+        all.0.len() == 2
+    });
+    let (mut received, failed) = names.into_inner();
+    received.sort();
+    assert_eq!(
+        (received, failed),
+        (vec!["bad".into(), "good".into()], vec!["bad".to_owned()])
+    );
+    worker.assert_nothing_more();
+}
+
+#[test]
+fn ranks_listen_one_behind_the_other_from_the_port_that_is_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = peers("full", 2, &key_in(folder.path()));
+    // A loopback address that nobody else listens on.
+    let process = std::process::id().to_le_bytes();
+    let host = format!("127.{}.{}.77", process[1] | 1, process[0]);
+    let probe = std::net::TcpListener::bind((host.as_str(), 0)).unwrap();
+    let port = probe.local_addr().unwrap().port();
+    drop(probe);
+    config.options.peer_listen = Some((host.clone(), port));
+    let engine = engine(&config);
+    let mut places: Vec<_> = engine
+        .workers
+        .iter()
+        .map(|worker| worker.driver.peer_place().unwrap())
+        .map(|place| (place.rank, place.address))
+        .collect();
+    places.sort();
+    let expected = [0, 1].map(|rank| (rank, format!("{host}:{}", port + rank)));
+    assert_eq!(places, expected);
 }

@@ -3,8 +3,8 @@
 use tessera_proto::ticket::{Ticket, TicketKey};
 
 use super::scene::{
-    FULL, HYBRID, LEASE_MS, NULL, TIMEOUT_MS, Text, UNIX_MS, none, offer, offer_after, only, pairs,
-    root,
+    FULL, HYBRID, KEY, LEASE_MS, NULL, TIMEOUT_MS, Text, UNIX_MS, none, offer, offer_after, only,
+    pairs, root,
 };
 use crate::handover::{End, HandoverRoot};
 use crate::peer::{Mode, Side};
@@ -32,7 +32,7 @@ fn a_finished_prompt_is_offered_with_its_blocks_until_its_lease_ends() {
     assert_eq!(order.request.as_deref(), Some("p"));
     assert_eq!((order.end, order.transfer), (End::Gives, ticket.transfer.0));
     assert_eq!(pairs(&order, 1), [(NULL, NULL), (6, NULL), (7, NULL)]);
-    let given = order.on(0, |group| u64::from(group) + 10);
+    let given = order.on(0, KEY, |group| u64::from(group) + 10);
     assert_eq!((given.mode, given.side), (Mode::Read, Side::Source));
     assert_eq!((given.lease_ms, given.timeout_ms), (LEASE_MS, TIMEOUT_MS));
     assert_eq!(given.parts[0].local, ticket.blocks().collect::<Vec<_>>());
@@ -98,4 +98,25 @@ fn a_prompt_that_cannot_be_taken_over_exactly_is_not_offered() {
 fn the_last_token_is_left_to_decode_where_a_state_or_a_window_stands_behind_it() {
     assert_eq!(root(FULL, 1).left_to_decode(), 0);
     assert_eq!(root(HYBRID, 1).left_to_decode(), 1);
+}
+
+#[test]
+fn nothing_is_left_to_decode_where_nothing_is_offered() {
+    let mut decode = root(HYBRID, 1);
+    decode.config.offers = false;
+    assert_eq!(decode.left_to_decode(), 0);
+    assert_eq!(root(&HYBRID[1..2], 1).left_to_decode(), 1);
+}
+
+#[test]
+fn a_prompt_without_tokens_or_with_other_groups_is_not_offered() {
+    let mut prefill = root(FULL, 1);
+    let text = Text::new(1, 8);
+    assert_eq!(offer(&mut prefill, &Text::new(1, 0), &[vec![1]]), None);
+    assert_eq!(offer(&mut prefill, &text, &[]), None);
+    assert_eq!(offer(&mut prefill, &text, &[vec![1, 2], vec![3, 4]]), None);
+    none(&mut prefill);
+    assert!(offer(&mut prefill, &text, &[vec![1, 2]]).is_some());
+    let counters = prefill.counters();
+    assert_eq!((counters.offers, counters.offers_withheld), (1, 3));
 }

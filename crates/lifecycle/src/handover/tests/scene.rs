@@ -7,8 +7,11 @@ use tessera_proto::{Incarnation, Instant, Topology};
 use crate::handover::{
     HandoverBlock, HandoverConfig, HandoverOrder, HandoverRoot, Offered, Refused,
 };
+use crate::ids::RequestKey;
 use crate::shape::{Axes, GroupKind, GroupSpec, Shape};
 
+/// A worker's name of an order.
+pub(super) const KEY: RequestKey = RequestKey(7);
 pub(super) const NULL: u32 = u32::MAX;
 pub(super) const UNIX_MS: u64 = 1_700_000_000_000;
 pub(super) const LEASE_MS: u64 = 30_000;

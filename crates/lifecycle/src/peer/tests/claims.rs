@@ -12,7 +12,7 @@ use crate::peer::{
 };
 use crate::shape::LayoutClass::Request;
 
-fn claim(number: u64, index: u16, attempt: u32) -> Message {
+pub(super) fn claim(number: u64, index: u16, attempt: u32) -> Message {
     let at = PartAttempt {
         part: part(index),
         attempt: Attempt(attempt),
@@ -28,14 +28,14 @@ fn claim(number: u64, index: u16, attempt: u32) -> Message {
 }
 
 /// Prefill has offered a transfer of two parts.
-fn offered() -> Scene {
+pub(super) fn offered() -> Scene {
     let mut scene = Scene::new(Request);
     scene.order(&order(1, Mode::Read, Side::Source, 2));
     scene.connect(FIRST);
     scene
 }
 
-fn refusals(scene: &mut Scene) -> Vec<Refusal> {
+pub(super) fn refusals(scene: &mut Scene) -> Vec<Refusal> {
     let sent = std::mem::take(&mut scene.sent);
     let reason = |message| match message {
         Message::Refuse { reason, .. } => Some(reason),
@@ -44,14 +44,14 @@ fn refusals(scene: &mut Scene) -> Vec<Refusal> {
     sent.into_iter().filter_map(reason).collect()
 }
 
-fn grants(scene: &mut Scene) -> usize {
+pub(super) fn grants(scene: &mut Scene) -> usize {
     let sent = std::mem::take(&mut scene.sent);
     sent.iter()
         .filter(|message| matches!(message, Message::Grant { .. }))
         .count()
 }
 
-fn release(index: u16, proof: Proof) -> Message {
+pub(super) fn release(index: u16, proof: Proof) -> Message {
     Message::Release {
         transfer: transfer(1),
         parts: vec![(at(index), proof)],
@@ -150,58 +150,6 @@ fn who_pushes_leaves_no_block_out() {
     let transfer = transfer(1);
     scene.hear(Message::Claim { transfer, parts });
     assert_eq!(refusals(&mut scene), [Refusal::Stale]);
-}
-
-/// Prefill that is connected and has no order yet.
-fn before_its_order() -> Scene {
-    let mut scene = Scene::new(Request);
-    scene.connect(FIRST);
-    scene.hear(claim(1, 0, 1));
-    assert_eq!(scene.root.tables().early, 1);
-    scene.sent.clear();
-    scene
-}
-
-#[test]
-fn a_claim_that_comes_before_its_order_is_granted_with_it() {
-    for waited_ms in [0, EARLY_CLAIM_MS] {
-        let mut scene = before_its_order();
-        scene.wait(waited_ms);
-        scene.passes(2);
-        assert_eq!(scene.sent, [], "it is neither granted nor refused");
-        scene.order(&order(1, Mode::Read, Side::Source, 1));
-        assert_eq!(grants(&mut scene), 1);
-        assert_eq!(scene.root.tables().early, 0);
-        scene.hear(release(0, Proof::Clean));
-        scene.passes(2);
-        assert_eq!(scene.results(), sent(&[1]));
-    }
-}
-
-#[test]
-fn a_claim_whose_order_does_not_come_is_refused_in_bounded_time() {
-    let mut scene = before_its_order();
-    let end = scene.now.after_millis(EARLY_CLAIM_MS).after_nanos(1);
-    assert_eq!(scene.root.poll_timeout(), Some(end));
-    scene.wait(EARLY_CLAIM_MS);
-    assert_eq!(refusals(&mut scene), []);
-    scene.now = end;
-    scene.tick();
-    assert_eq!(refusals(&mut scene), [Refusal::Unknown]);
-    assert_eq!(scene.root.tables().early, 0);
-}
-
-#[test]
-fn a_claim_that_waits_ends_with_its_connection_and_with_its_release() {
-    let mut scene = before_its_order();
-    scene.disconnect();
-    assert_eq!(scene.root.tables().early, 0);
-    let mut scene = before_its_order();
-    scene.hear(release(0, Proof::NeverPosted));
-    assert_eq!(scene.root.tables().early, 0);
-    scene.sent.clear();
-    scene.order(&order(1, Mode::Read, Side::Source, 1));
-    assert_eq!(grants(&mut scene), 0);
 }
 
 #[test]
