@@ -185,14 +185,46 @@ struct Folder(PathBuf);
 impl Folder {
     fn create(project: &Project) -> Result<Self> {
         let folder = project.cache.guest_run(std::process::id());
+        sweep(folder.parent().unwrap_or(&folder));
         fs::create_dir_all(&folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(Self(folder))
     }
 }
 
+/// Removes what runs left whose process was killed: their folders have its number.
+fn sweep(runs: &Path) {
+    let entries = fs::read_dir(runs).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix("run-"));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_and_nothing_else() {
+        let process = std::process::id();
+        let runs = env::temp_dir().join(format!("tessera-guest-runs-{process}"));
+        let (alive, dead) = (format!("run-{process}"), "run-4194305");
+        for name in [alive.as_str(), dead, "kernel"] {
+            fs::create_dir_all(runs.join(name).join("job")).unwrap();
+        }
+        sweep(&runs);
+        let left = |name: &str| runs.join(name).exists();
+        assert!(left(&alive) && left("kernel") && !left(dead));
+        fs::remove_dir_all(&runs).unwrap();
     }
 }

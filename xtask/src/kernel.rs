@@ -42,15 +42,20 @@ impl Kernel {
             folder: project.cache.guest_kernel(),
         };
         let wanted = MODULES.join(" ");
-        let made = fs::read_to_string(kernel.folder.join("made")).unwrap_or_default();
-        if made == wanted {
+        let made = kernel.folder.join("made");
+        let is_made = || fs::read_to_string(&made).is_ok_and(|made| made == wanted);
+        if is_made() {
             return Ok(kernel);
         }
         let _owned = project.cache.own()?;
+        // Asked again: whoever held the lock before may have made it.
+        if is_made() {
+            return Ok(kernel);
+        }
         step::run("guest kernel", &project.cache.log("guest-kernel"), |step| {
             kernel.make(step)
         })?;
-        fs::write(kernel.folder.join("made"), wanted)?;
+        fs::write(&made, &wanted)?;
         Ok(kernel)
     }
 

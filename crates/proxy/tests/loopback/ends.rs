@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tessera_proxy::Limits;
 
 use crate::engine::{FakeEngine, Heard};
-use crate::world::{World, limits};
+use crate::world::{World, limits, soon};
 
 fn asked() -> Value {
     json!({"prompt": "p", "stream": true})
@@ -126,6 +126,19 @@ async fn an_answer_that_is_no_stream_of_events_breaks_off_without_more_bytes() {
 }
 
 #[tokio::test]
+async fn an_engine_that_cannot_now_is_followed_by_another() {
+    let mut world = World::start(1, 2, limits()).await;
+    for status in [500, 503, 429] {
+        let client = world.ask(&asked()).await;
+        world.offer().await;
+        let (failing, other) = first_of(&mut world.decode).await;
+        failing.answer(status, &json!({"error": "not now"})).await;
+        other.next().await.answer(200, &json!({})).await;
+        assert_eq!(client.whole().await.status, 200, "{status}");
+    }
+}
+
+#[tokio::test]
 async fn what_all_engines_refuse_is_the_answer() {
     let mut world = World::pair().await;
     let client = world.ask(&asked()).await;
@@ -206,7 +219,7 @@ async fn a_proxy_that_stops_finishes_what_is_under_way() {
     client.until("two").await;
     decode.end_events().await;
     assert!(client.whole().await.is_ended());
-    stopping.await.expect("it stops");
+    soon(stopping).await.expect("it stops");
 }
 
 #[tokio::test]
@@ -218,7 +231,7 @@ async fn a_proxy_that_stops_waits_for_nobody_for_ever() {
     let mut world = World::start(1, 1, limits).await;
     let client = world.ask(&asked()).await;
     let prefill = world.prefill[0].next().await;
-    world.proxy.stop().await;
+    soon(world.proxy.stop()).await;
     prefill.gone().await;
     drop(client);
 }

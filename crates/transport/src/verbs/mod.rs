@@ -12,6 +12,7 @@
 //! The invariant: memory that the hardware may read or write is owned by a value of this module,
 //! and leaves it only with one of these proofs. Where a proof fails, the memory is kept for ever.
 
+mod bell;
 mod card;
 mod error;
 mod memory;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::mem;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use sideway::ibverbs::AccessFlags;
@@ -19,6 +20,7 @@ use sideway::ibverbs::queue_pair::{
     QueuePairState, SetScatterGatherEntry, WorkRequestFlags,
 };
 
+use super::bell::Bell;
 use super::card::Card;
 use super::error::VerbsError;
 use super::rail::{PORT, Rail};
@@ -53,6 +55,7 @@ pub struct QueuePair {
     // counts the bytes of lists by their first range, and reports the rest as done.
     pair: BasicQueuePair,
     completions: Arc<BasicCompletionQueue>,
+    bell: Bell,
     rail: Arc<Rail>,
     card: Card,
     posted: BTreeMap<u64, Request>,
@@ -78,10 +81,12 @@ impl QueuePair {
         let depth = depth.clamp(1, rail.limits.requests);
         let refused =
             |call, error: &dyn std::error::Error| VerbsError::refused(call, rail.name(), error);
+        let bell = Bell::new(rail)?;
         let completions = rail
             .context
             .create_cq_builder()
             .setup_cqe(depth + TOLD)
+            .setup_comp_channel(bell.channel(), 0)
             .build()
             .map_err(|error| refused("ibv_create_cq", &error))?;
         let ranges = u32::try_from(RANGES.min(rail.limits.ranges)).unwrap_or(1);
@@ -107,6 +112,7 @@ impl QueuePair {
         let mut made = Self {
             pair,
             completions,
+            bell,
             rail: Arc::clone(rail),
             card,
             posted: BTreeMap::new(),
@@ -244,6 +250,17 @@ impl QueuePair {
         Ok(events.len() - before)
     }
 
+    /// Makes the descriptor of the pair readable with the next event. What came before this call is
+    /// not announced: poll once more behind it, and sleep only if there was nothing.
+    ///
+    /// # Errors
+    /// The device's refusal.
+    pub fn arm(&mut self) -> Result<(), VerbsError> {
+        self.bell
+            .arm(&self.completions)
+            .map_err(|error| VerbsError::refused("ibv_req_notify_cq", self.rail.name(), &error))
+    }
+
     /// F2: closes our side. Nothing of ours is started any more; every request that is posted ends
     /// with an event, the last of which is the proof for the memory that reads write.
     ///
@@ -316,6 +333,13 @@ impl QueuePair {
         self.pair
             .modify(attribute)
             .map_err(|error| VerbsError::refused(call, self.rail.name(), &error))
+    }
+}
+
+/// Readable when something has happened since [`QueuePair::arm`].
+impl AsFd for QueuePair {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
     }
 }
 

@@ -6,7 +6,7 @@ use tessera_transport::verbs::{
 use tessera_transport::{Lent, Region, Segments};
 
 use crate::support::{
-    Local, assert_bytes, connected, drained, filled, part, pattern, post, rail, range, told,
+    Local, asleep, assert_bytes, connected, drained, filled, part, pattern, post, rail, range, told,
 };
 
 const MIB: usize = 1 << 20;
@@ -160,6 +160,28 @@ fn a_number_is_told_without_bytes_and_more_of_them_than_wait_at_once() {
         let to = arena.remote(0, 0).unwrap();
         post(&mut pair, vec![local.write(1, 0, to, Some(number))]);
         assert_eq!(told(&mut peer), number);
+        assert!(drained(&mut pair)[0].outcome.is_ok());
+    }
+}
+
+#[test]
+#[ignore = "needs RDMA devices: cargo xtask rdma-test"]
+fn a_driver_that_sleeps_is_woken_by_what_ends_and_by_what_is_told() {
+    let (near, far) = (rail(1), rail(2));
+    let (mut pair, mut peer) = connected(&near, &far);
+    let arena = Registered::new(&far, &Region::allocate(MIB).unwrap(), Rights::Write).unwrap();
+    let local = Local::new(&near, &pattern(MIB, 6));
+    for number in 0..3 {
+        // Nothing has happened, so that whatever is polled behind this has rung.
+        for pair in [&mut pair, &mut peer] {
+            pair.arm().unwrap();
+            assert_eq!(pair.poll(&mut Vec::new()).unwrap(), 0);
+        }
+        let to = arena.remote(0, MIB).unwrap();
+        post(&mut pair, vec![local.write(1, 0, to, Some(number))]);
+        asleep(&peer);
+        assert_eq!(told(&mut peer), number);
+        asleep(&pair);
         assert!(drained(&mut pair)[0].outcome.is_ok());
     }
 }

@@ -1,6 +1,7 @@
 //! Devices, pairs that are connected, memory with a pattern, and waiting with a bound.
 
 use std::env;
+use std::os::fd::AsFd;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +11,7 @@ use tessera_transport::verbs::{
     Card, Ended, Event, QueuePair, Rail, Registered, Remote, Request, Rights, Work,
 };
 use tessera_transport::{Lent, Region, Segments};
+use tokio::io::unix::AsyncFd;
 
 /// How long anything may take. A peer that is gone is noticed after some seconds.
 const BOUND: Duration = Duration::from_secs(60);
@@ -149,6 +151,20 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(started.elapsed() < BOUND, "in {BOUND:?} never: {what}");
         thread::yield_now();
     }
+}
+
+/// Sleeps until something has happened on a pair that was armed.
+pub(crate) fn asleep(pair: &QueuePair) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        // SAFETY: the descriptor is that of the pair, which is borrowed for as long.
+        let descriptor = unsafe { AsyncFd::register(pair.as_fd()) }.unwrap();
+        let woken = tokio::time::timeout(BOUND, descriptor.readable()).await;
+        let _ = woken.expect("the pair wakes whoever sleeps").unwrap();
+    });
 }
 
 /// Waits until all that was posted has ended.
