@@ -7,6 +7,7 @@
 pub mod recovery;
 
 use tessera_lifecycle::handover::{End, HandoverBlock, HandoverOrder};
+use tessera_lifecycle::peer::Mode;
 use tessera_lifecycle::{
     Attempt, ChunkHash, LeaseOrder, LoadId, LoadOrder, RequestKey, SaveOrder, StepPlan,
 };
@@ -162,9 +163,9 @@ pub fn sample_plan() -> Vec<u8> {
 fn handover() -> HandoverOrder {
     HandoverOrder {
         request: Some("request".to_owned()),
-        key: RequestKey(3),
         transfer: 7,
         end: End::Takes,
+        mode: Mode::Read,
         workers: vec![(8, "127.0.0.1:4000".to_owned())],
         blocks: vec![HandoverBlock {
             group: 1,
