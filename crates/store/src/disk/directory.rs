@@ -87,6 +87,8 @@ pub(crate) struct DiskState {
     pub(crate) reads: VecDeque<ReadJob>,
     /// The first segment that may hold objects of a tenant who came to be beyond its quota.
     pub(crate) trimmed: HashMap<TenantTag, u64>,
+    /// The newest use of a segment with objects that left the index but not the disk.
+    hidden: Option<u64>,
     /// It failed and is not used any more.
     pub(crate) fenced: bool,
 }
@@ -158,6 +160,7 @@ impl Directory {
             jobs: VecDeque::new(),
             reads: VecDeque::new(),
             trimmed: HashMap::new(),
+            hidden: None,
             fenced: false,
         };
         Self {
@@ -207,14 +210,40 @@ impl Directory {
 
     /// Kills the record of an object that is gone.
     pub(crate) fn bury(&mut self, record: RecordId) {
-        self.expired += u64::from(!self.is_dropped(record));
-        self.kill(record);
+        if self.is_dropped(record) {
+            return self.kill(record); // The drop is in the log.
+        }
+        self.expired += 1;
+        self.hide(record);
     }
 
     /// Takes an object out of the index for others.
     pub(crate) fn evict(&mut self, record: RecordId) {
         self.tenants.evicted(self.tenant(record));
+        self.hide(record);
+    }
+
+    /// Takes an object out of the index whose end the log does not tell.
+    fn hide(&mut self, record: RecordId) {
+        let place = self.records.location(record).place;
+        let sequence = self.segment(place).sequence;
+        self.note_hidden(place.disk(), sequence);
         self.kill(record);
+    }
+
+    /// Notes that a start may find objects in this use of a segment which are not in the index.
+    pub(crate) fn note_hidden(&mut self, disk: usize, sequence: u64) {
+        let hidden = &mut self.disks[disk].hidden;
+        *hidden = (*hidden).max(Some(sequence));
+    }
+
+    /// Whether a start may find an object on a disk that is not in the index.
+    pub(crate) fn hides(&self, disk: usize) -> bool {
+        let disk = &self.disks[disk];
+        let used = disk.segments.iter().filter(|one| one.used != Use::Free);
+        let oldest = used.map(|segment| segment.sequence).min();
+        let is_there = |hidden| oldest.is_none_or(|oldest| oldest <= hidden);
+        disk.hidden.is_some_and(is_there)
     }
 
     /// Who is charged for the object of a record that is in the tables.
@@ -228,11 +257,6 @@ impl Directory {
         self.records.is_dead(record)
             || self.is_dropped(record)
             || self.is_over(record) && !self.records.is_held(record)
-    }
-
-    /// Whether no object is ever over.
-    pub(crate) fn is_endless(&self) -> bool {
-        self.ages.is_endless()
     }
 
     /// Whether the time of the object of a living record is over: no lease is given on it.
@@ -307,12 +331,12 @@ impl Directory {
         dropped
     }
 
-    /// Kills the record of an object if it still lies at `location`.
+    /// Hides an object that cannot be read, if it still lies at `location`.
     pub(crate) fn kill_at(&mut self, id: &ObjectId, location: Location) -> bool {
         let found = self.find(id);
         let record = found.filter(|record| self.records.location(*record) == location);
         if let Some(record) = record {
-            self.kill(record);
+            self.hide(record);
         }
         record.is_some()
     }

@@ -230,15 +230,13 @@ impl DiskTier {
         let gone = in_ram || on_disk;
         let last = Arc::new(OnLast(Some(Box::new(move || done(gone)))));
         shared.counters.removed.add(u64::from(on_disk));
-        // One whose time is over may have left the index only, and a start whose clock went back
-        // would find it.
-        if on_disk || !directory.is_endless() {
-            for (disk, work) in directory.disks.iter_mut().zip(&shared.work) {
-                if !disk.fenced {
-                    let done = Arc::clone(&last);
-                    disk.jobs.push_back(Job::Removal { id, done });
-                    work.notify_one();
-                }
+        for (number, work) in shared.work.iter().enumerate() {
+            let is_needed = on_disk || directory.hides(number);
+            if is_needed && !directory.disks[number].fenced {
+                let done = Arc::clone(&last);
+                let jobs = &mut directory.disks[number].jobs;
+                jobs.push_back(Job::Removal { id, done });
+                work.notify_one();
             }
         }
         drop(directory);

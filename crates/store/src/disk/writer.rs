@@ -367,13 +367,14 @@ fn fence(shared: &Shared, disk: usize) {
         return;
     }
     shared.counters.fenced.add(1);
-    for number in 0..directory.disks[disk].layout.segments {
-        for record in directory.records_of(disk, number) {
-            if !directory.records.is_dead(record) {
-                directory.kill(record);
-            }
-            directory.records.unlist(record);
+    // Not by the lists of the segments: that of one which was leaving is half another's.
+    for record in directory.records.listed_on(disk) {
+        if !directory.records.is_dead(record) {
+            directory.kill(record);
         }
-        directory.disks[disk].segments[number as usize].head = RecordId::NONE;
+        directory.records.unlist(record);
+    }
+    for segment in &mut directory.disks[disk].segments {
+        segment.head = RecordId::NONE;
     }
 }
