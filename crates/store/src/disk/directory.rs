@@ -19,6 +19,7 @@ use super::contents::NamespaceName;
 use super::layout::{HEAD_BYTES, Layout};
 use super::leases::{DiskLease, DiskLeases};
 use super::namespaces::{Namespaces, Sums};
+use super::recording::Recording;
 use super::records::{Location, Place, RecordId, Records, write_tag};
 use super::tenants::DiskTenants;
 use super::tier::{Done, Waiter};
@@ -57,17 +58,22 @@ pub(crate) enum Job {
     /// Write an object.
     Write { ticket: u64, pin: ReadPin },
     /// Write a removal. The last disk that lets go of `done` answers.
-    Removal {
-        id: ObjectId,
-        #[expect(dead_code, reason = "dropping it is what answers")]
-        done: Arc<OnLast>,
-    },
+    Removal { id: ObjectId, done: Arc<Recording> },
     /// Write the drop of a namespace, answered in the same way.
     Drop {
         namespace: NamespaceDigest,
-        #[expect(dead_code, reason = "dropping it is what answers")]
-        done: Arc<OnLast>,
+        done: Arc<Recording>,
     },
+}
+
+impl Job {
+    /// Who waits for it, if it removes something.
+    pub(crate) fn recording(&self) -> Option<&Recording> {
+        match self {
+            Self::Write { .. } => None,
+            Self::Removal { done, .. } | Self::Drop { done, .. } => Some(done),
+        }
+    }
 }
 
 /// What a reader is to do.
@@ -91,6 +97,22 @@ pub(crate) struct DiskState {
     hidden: Option<u64>,
     /// It failed and is not used any more.
     pub(crate) fenced: bool,
+    /// Nobody writes it any more.
+    pub(crate) ended: bool,
+    /// Its writer keeps removals for which there was no room.
+    pub(crate) owes: bool,
+    /// There may be room for them now.
+    pub(crate) retry: bool,
+}
+
+impl DiskState {
+    /// Queues a removal or a drop; says that it will not be recorded if nobody is left to do it.
+    pub(crate) fn push_removal(&mut self, job: Job) {
+        match job.recording() {
+            Some(recording) if self.ended => recording.fail(),
+            _ => self.jobs.push_back(job),
+        }
+    }
 }
 
 /// An object on its way to a disk. Whoever takes it out of the directory tells those who wait.
@@ -109,17 +131,6 @@ pub(crate) struct Flight {
     pub(crate) write: u32,
     pub(crate) namespace: NamespaceDigest,
     pub(crate) waiters: Vec<Waiter>,
-}
-
-/// Calls what it holds when it is dropped.
-pub(crate) struct OnLast(pub(crate) Option<Box<dyn FnOnce() + Send + Sync>>);
-
-impl Drop for OnLast {
-    fn drop(&mut self) {
-        if let Some(done) = self.0.take() {
-            done();
-        }
-    }
 }
 
 /// The state behind the lock.
@@ -162,6 +173,9 @@ impl Directory {
             trimmed: HashMap::new(),
             hidden: None,
             fenced: false,
+            ended: false,
+            owes: false,
+            retry: false,
         };
         Self {
             records: Records::new(records_max),
@@ -240,6 +254,9 @@ impl Directory {
     /// Whether a start may find an object on a disk that is not in the index.
     pub(crate) fn hides(&self, disk: usize) -> bool {
         let disk = &self.disks[disk];
+        if disk.fenced {
+            return true;
+        }
         let used = disk.segments.iter().filter(|one| one.used != Use::Free);
         let oldest = used.map(|segment| segment.sequence).min();
         let is_there = |hidden| oldest.is_none_or(|oldest| oldest <= hidden);

@@ -37,7 +37,7 @@ pub(crate) struct Found {
 pub(crate) struct Recovered {
     /// The segments in use, in the order of their sequences.
     pub(crate) segments: Vec<Found>,
-    /// Heads that could not be read: their segments count as free now, and may not at another start.
+    /// Heads that could not be read: their segments count as free, and may not at another start.
     pub(crate) unread: u32,
 }
 

@@ -304,7 +304,7 @@ fn disk_that_fails_while_a_segment_leaves_costs_the_other_one_nothing() {
     let stat = store.disk_stat();
     let found = keys.iter().filter(|key| store.contains(&id(**key)));
     assert_eq!((found.count() as u64, stat.fenced), (stat.objects, 1));
-    for key in next - 60..next {
+    for key in next - 40..next {
         assert_eq!(get(&store, key), Some((1, 8 * KIB)), "key {key}");
     }
 }

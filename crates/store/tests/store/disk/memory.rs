@@ -32,6 +32,8 @@ pub(crate) struct Faults {
     pub(crate) read_errors: bool,
     /// Allocation beyond this many bytes fails with ENOSPC.
     pub(crate) room_bytes: Option<u64>,
+    /// Writes fail with ENOSPC, as those of a file system that copies on write and is full.
+    pub(crate) full: bool,
     /// Syncs fail with EIO.
     pub(crate) sync_errors: bool,
     /// Writes of nothing but zeros, as those that erase a segment, fail with EIO.
@@ -228,6 +230,7 @@ impl Disk for MemoryDisk {
             transfer.outcome = match &mut transfer.bytes {
                 Bytes::Read(_) if state.faults.read_errors || is_bad => Err(error()),
                 Bytes::Write(_) if state.faults.write_errors => Err(error()),
+                Bytes::Write(_) if state.faults.full => Err(io::ErrorKind::StorageFull.into()),
                 Bytes::Write(bytes)
                     if state.faults.erase_errors && bytes.iter().all(|byte| *byte == 0) =>
                 {
