@@ -5,15 +5,15 @@
 //! writer while the next request is read. What has to be read from a disk, or removed from one, is
 //! answered by a thread of the disk.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tessera_proto::Kind;
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, Drop as DropNamespace, DropAnswer, Get, Ping, Presence,
-    Price, PriceAnswer, Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
+    Price, PriceAnswer, Refusal, Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
 };
-use tessera_store::OwnerId;
+use tessera_store::{OwnerId, Unrecorded};
 
 use crate::connection::End;
 use crate::get;
@@ -132,6 +132,13 @@ fn drop_namespace(shared: &Arc<Shared>, reply: Reply, drop: DropNamespace) {
     let served = Arc::clone(shared);
     tokio::task::spawn_blocking(move || {
         served.store.drop_namespace(drop.namespace, move |dropped| {
+            let dropped = match dropped {
+                Ok(dropped) => dropped,
+                Err(error) => {
+                    tracing::error!(namespace = %drop.namespace, %error, "dropping");
+                    return reply.refuse(Refusal::Deadline, &error.to_string());
+                }
+            };
             tracing::info!(namespace = %drop.namespace, ?dropped, "dropped");
             let mut body = Vec::new();
             DropAnswer {
@@ -155,13 +162,18 @@ fn remove(shared: &Arc<Shared>, mut reply: Reply, remove: &Remove) {
             .iter()
             .map(|_| AtomicBool::new(false))
             .collect(),
+        unrecorded: OnceLock::new(),
         reply: Some(reply),
     });
     for (at, item) in remove.items.iter().enumerate() {
         let (removing, served) = (Arc::clone(&removing), Arc::clone(shared));
         // A reader names the write only when the bytes that it received did not verify.
         let is_damage = item.write.is_some();
-        shared.store.remove(item.id, item.write, move |gone| {
+        shared.store.remove(item.id, item.write, move |removed| {
+            let gone = removed.unwrap_or_else(|error| {
+                removing.unrecorded.get_or_init(|| error);
+                false
+            });
             if gone && is_damage {
                 served.counters.integrity_failures.count();
             }
@@ -173,19 +185,25 @@ fn remove(shared: &Arc<Shared>, mut reply: Reply, remove: &Remove) {
 /// One REMOVE in progress. The last of its items that ends drops it, and that answers.
 struct Removing {
     removed: Vec<AtomicBool>,
+    unrecorded: OnceLock<Unrecorded>,
     reply: Option<Reply>,
 }
 
 impl Drop for Removing {
     fn drop(&mut self) {
+        let Some(reply) = self.reply.take() else {
+            return;
+        };
+        if let Some(error) = self.unrecorded.get() {
+            tracing::error!(%error, "removing");
+            return reply.refuse(Refusal::Deadline, &error.to_string());
+        }
         let removed = self.removed.iter().map(|gone| gone.load(Ordering::Acquire));
         let mut body = Vec::new();
         RemoveAnswer {
             removed: removed.collect(),
         }
         .encode(&mut body);
-        if let Some(reply) = self.reply.take() {
-            reply.send(Kind::RemoveAnswer, body);
-        }
+        reply.send(Kind::RemoveAnswer, body);
     }
 }

@@ -66,7 +66,7 @@ pub use config::{LeaseLimits, Lifetimes, StoreConfig, StoreError, TenantLimits};
 pub use disk::{
     BLOCK_BYTES, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskReport, DiskSize, DiskStat,
     DiskTier, Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, RawDisk, Scrub,
-    ScrubStep, Transfer, UringDisk, WritePolicy, verify,
+    ScrubStep, Transfer, Unrecorded, UringDisk, WritePolicy, verify,
 };
 pub use drops::Dropped;
 pub use guard::{ReadPin, WriteExtent};

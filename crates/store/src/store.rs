@@ -17,7 +17,7 @@ use tessera_proto::{
 };
 
 use crate::acquire::Acquired;
-use crate::disk::{DiskStat, DiskTier, Fetched, Scrub};
+use crate::disk::{DiskStat, DiskTier, Fetched, Scrub, Unrecorded};
 use crate::drops::Dropped;
 use crate::guard::WriteExtent;
 use crate::leases::OwnerId;
@@ -182,38 +182,44 @@ impl Store {
         on_disk + self.ram.release_owner(owner)
     }
 
-    /// Ends every lease whose deadline has come. Returns how many.
+    /// Ends every lease whose deadline has come. Returns how many. To be called now and then: what
+    /// waits for room on a disk is tried again.
     pub fn expire(&self, now: Instant) -> u64 {
-        let disk = self.disk.as_ref();
-        let on_disk = disk.map_or(0, |disk| disk.expire(now));
+        let on_disk = self.disk.as_ref().map_or(0, |disk| {
+            let ended = disk.expire(now);
+            disk.retry();
+            ended
+        });
         on_disk + self.ram.expire(now)
     }
 
     /// Removes an object for good from both tiers; see [`RamStore::remove`]. `done` is told whether
-    /// it was there, once no later start of the store can find it either.
+    /// it was there, once no later start of the store can find it either. It waits while a disk has
+    /// no room to record that, and is told so if a disk failed and cannot even be made empty.
     pub fn remove(
         &self,
         id: ObjectId,
         write: Option<WriteId>,
-        done: impl FnOnce(bool) + Send + Sync + 'static,
+        done: impl FnOnce(Result<bool, Unrecorded>) + Send + Sync + 'static,
     ) {
         match &self.disk {
-            None => done(self.ram.remove(&id, write)),
+            None => done(Ok(self.ram.remove(&id, write))),
             Some(disk) => disk.remove(id, write, Box::new(done)),
         }
     }
 
     /// Drops a namespace: removes every object of it that was stored before, for good and from both
-    /// tiers, and tells `done` what that was, once no later start of the store can find any. Walks
+    /// tiers, and tells `done` what that was, once no later start of the store can find any, as
+    /// [`Self::remove`] does. Walks
     /// over everything in memory, and so takes up to a second. What is stored meanwhile is dropped
     /// with the rest.
     pub fn drop_namespace(
         &self,
         namespace: NamespaceDigest,
-        done: impl FnOnce(Dropped) + Send + Sync + 'static,
+        done: impl FnOnce(Result<Dropped, Unrecorded>) + Send + Sync + 'static,
     ) {
         match &self.disk {
-            None => done(self.ram.drop_namespace(namespace)),
+            None => done(Ok(self.ram.drop_namespace(namespace))),
             Some(disk) => disk.drop_namespace(namespace, Box::new(done)),
         }
     }

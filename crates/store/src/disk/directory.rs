@@ -19,6 +19,7 @@ use super::contents::NamespaceName;
 use super::layout::{HEAD_BYTES, Layout};
 use super::leases::{DiskLease, DiskLeases};
 use super::namespaces::{Namespaces, Sums};
+use super::recording::Recording;
 use super::records::{Location, Place, RecordId, Records, write_tag};
 use super::tenants::DiskTenants;
 use super::tier::{Done, Waiter};
@@ -57,17 +58,22 @@ pub(crate) enum Job {
     /// Write an object.
     Write { ticket: u64, pin: ReadPin },
     /// Write a removal. The last disk that lets go of `done` answers.
-    Removal {
-        id: ObjectId,
-        #[expect(dead_code, reason = "dropping it is what answers")]
-        done: Arc<OnLast>,
-    },
+    Removal { id: ObjectId, done: Arc<Recording> },
     /// Write the drop of a namespace, answered in the same way.
     Drop {
         namespace: NamespaceDigest,
-        #[expect(dead_code, reason = "dropping it is what answers")]
-        done: Arc<OnLast>,
+        done: Arc<Recording>,
     },
+}
+
+impl Job {
+    /// Who waits for it, if it removes something.
+    pub(crate) fn recording(&self) -> Option<&Recording> {
+        match self {
+            Self::Write { .. } => None,
+            Self::Removal { done, .. } | Self::Drop { done, .. } => Some(done),
+        }
+    }
 }
 
 /// What a reader is to do.
@@ -87,8 +93,26 @@ pub(crate) struct DiskState {
     pub(crate) reads: VecDeque<ReadJob>,
     /// The first segment that may hold objects of a tenant who came to be beyond its quota.
     pub(crate) trimmed: HashMap<TenantTag, u64>,
+    /// The newest use of a segment with objects that left the index but not the disk.
+    hidden: Option<u64>,
     /// It failed and is not used any more.
     pub(crate) fenced: bool,
+    /// Nobody writes it any more.
+    pub(crate) ended: bool,
+    /// Its writer keeps removals for which there was no room.
+    pub(crate) owes: bool,
+    /// There may be room for them now.
+    pub(crate) retry: bool,
+}
+
+impl DiskState {
+    /// Queues a removal or a drop; says that it will not be recorded if nobody is left to do it.
+    pub(crate) fn push_removal(&mut self, job: Job) {
+        match job.recording() {
+            Some(recording) if self.ended => recording.fail(),
+            _ => self.jobs.push_back(job),
+        }
+    }
 }
 
 /// An object on its way to a disk. Whoever takes it out of the directory tells those who wait.
@@ -107,17 +131,6 @@ pub(crate) struct Flight {
     pub(crate) write: u32,
     pub(crate) namespace: NamespaceDigest,
     pub(crate) waiters: Vec<Waiter>,
-}
-
-/// Calls what it holds when it is dropped.
-pub(crate) struct OnLast(pub(crate) Option<Box<dyn FnOnce() + Send + Sync>>);
-
-impl Drop for OnLast {
-    fn drop(&mut self) {
-        if let Some(done) = self.0.take() {
-            done();
-        }
-    }
 }
 
 /// The state behind the lock.
@@ -158,7 +171,11 @@ impl Directory {
             jobs: VecDeque::new(),
             reads: VecDeque::new(),
             trimmed: HashMap::new(),
+            hidden: None,
             fenced: false,
+            ended: false,
+            owes: false,
+            retry: false,
         };
         Self {
             records: Records::new(records_max),
@@ -207,14 +224,43 @@ impl Directory {
 
     /// Kills the record of an object that is gone.
     pub(crate) fn bury(&mut self, record: RecordId) {
-        self.expired += u64::from(!self.is_dropped(record));
-        self.kill(record);
+        if self.is_dropped(record) {
+            return self.kill(record); // The drop is in the log.
+        }
+        self.expired += 1;
+        self.hide(record);
     }
 
     /// Takes an object out of the index for others.
     pub(crate) fn evict(&mut self, record: RecordId) {
         self.tenants.evicted(self.tenant(record));
+        self.hide(record);
+    }
+
+    /// Takes an object out of the index whose end the log does not tell.
+    fn hide(&mut self, record: RecordId) {
+        let place = self.records.location(record).place;
+        let sequence = self.segment(place).sequence;
+        self.note_hidden(place.disk(), sequence);
         self.kill(record);
+    }
+
+    /// Notes that a start may find objects in this use of a segment which are not in the index.
+    pub(crate) fn note_hidden(&mut self, disk: usize, sequence: u64) {
+        let hidden = &mut self.disks[disk].hidden;
+        *hidden = (*hidden).max(Some(sequence));
+    }
+
+    /// Whether a start may find an object on a disk that is not in the index.
+    pub(crate) fn hides(&self, disk: usize) -> bool {
+        let disk = &self.disks[disk];
+        if disk.fenced {
+            return true;
+        }
+        let used = disk.segments.iter().filter(|one| one.used != Use::Free);
+        let oldest = used.map(|segment| segment.sequence).min();
+        let is_there = |hidden| oldest.is_none_or(|oldest| oldest <= hidden);
+        disk.hidden.is_some_and(is_there)
     }
 
     /// Who is charged for the object of a record that is in the tables.
@@ -228,11 +274,6 @@ impl Directory {
         self.records.is_dead(record)
             || self.is_dropped(record)
             || self.is_over(record) && !self.records.is_held(record)
-    }
-
-    /// Whether no object is ever over.
-    pub(crate) fn is_endless(&self) -> bool {
-        self.ages.is_endless()
     }
 
     /// Whether the time of the object of a living record is over: no lease is given on it.
@@ -307,12 +348,12 @@ impl Directory {
         dropped
     }
 
-    /// Kills the record of an object if it still lies at `location`.
+    /// Hides an object that cannot be read, if it still lies at `location`.
     pub(crate) fn kill_at(&mut self, id: &ObjectId, location: Location) -> bool {
         let found = self.find(id);
         let record = found.filter(|record| self.records.location(*record) == location);
         if let Some(record) = record {
-            self.kill(record);
+            self.hide(record);
         }
         record.is_some()
     }

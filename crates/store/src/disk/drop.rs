@@ -10,27 +10,27 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tessera_proto::NamespaceDigest;
 
-use super::directory::{Job, OnLast};
+use super::directory::Job;
+use super::recording::{Recording, Unrecorded};
 use super::tier::{DiskTier, Fetched};
 use crate::drops::Dropped;
 use crate::ram::Published;
 
 impl DiskTier {
     /// Drops a namespace. `done` is told what that was, once no start of this store will find any
-    /// of it again.
+    /// of it again, or that one may.
     pub(crate) fn drop_namespace(
         &self,
         namespace: NamespaceDigest,
-        done: Box<dyn FnOnce(Dropped) + Send + Sync>,
+        done: Box<dyn FnOnce(Result<Dropped, Unrecorded>) + Send + Sync>,
     ) {
         let shared = &self.shared;
         let told = Arc::new(Mutex::new(Dropped::default()));
         let tell = Arc::clone(&told);
-        let answer = Box::new(move || {
+        let last = Recording::new(move |recorded| {
             let dropped = *tell.lock();
-            done(dropped);
+            done(recorded.map(|()| dropped));
         });
-        let last = Arc::new(OnLast(Some(answer)));
         let mut directory = shared.directory.lock();
         shared.ram.begin_drop(namespace);
         let sums = directory.drop_namespace(namespace, None);
@@ -43,11 +43,9 @@ impl DiskTier {
             .extract_if(|_, flight| flight.namespace == namespace)
             .collect();
         for (disk, work) in directory.disks.iter_mut().zip(&shared.work) {
-            if !disk.fenced {
-                let done = Arc::clone(&last);
-                disk.jobs.push_back(Job::Drop { namespace, done });
-                work.notify_one();
-            }
+            let done = Arc::clone(&last);
+            disk.push_removal(Job::Drop { namespace, done });
+            work.notify_one();
         }
         drop(directory);
         shared.counters.removed.add(sums.objects);

@@ -19,7 +19,7 @@ use super::reader::Span;
 use super::records::{Location, RecordId};
 use super::recovery::{stamped_header_of, verifies};
 use super::table::ENTRIES_MAX;
-use super::writer::Writer;
+use super::writer::{Writer, is_full};
 
 /// Image bytes that are moved at once when a segment leaves, unless one object is larger.
 const MOVE_BYTES: usize = 8 << 20;
@@ -58,7 +58,13 @@ impl Writer<'_> {
             return Ok(false);
         }
         self.reinsert(victim, &keep.hot, reserve)?;
-        self.log.erase(victim)?;
+        match self.log.erase(victim) {
+            Err(error) if is_full(&error) => {
+                self.stay(victim, &records);
+                return Ok(false);
+            }
+            erased => erased?,
+        }
         self.forget(victim, &records);
         self.shared.left.notify_all();
         Ok(true)

@@ -26,6 +26,9 @@ pub(crate) const SEGMENTS_MIN: u32 = 4;
 /// Most segments of one disk: their numbers take 24 bits of a record.
 pub(crate) const SEGMENTS_MAX: u32 = 1 << 24;
 
+/// Of a segment, what only removals may take.
+const REMOVAL_SHARE: usize = 64;
+
 /// Segments that a disk is divided into where nobody says otherwise, if that gives usual sizes.
 const SEGMENTS_USUAL: u64 = 16;
 /// Largest segment of those.
@@ -52,6 +55,12 @@ impl DiskSize {
             segment_bytes,
         }
     }
+}
+
+/// Bytes at the end of a segment of `segment_bytes` that only removals may take: they have room
+/// where objects have none.
+pub(crate) fn removal_bytes(segment_bytes: usize) -> usize {
+    (segment_bytes / REMOVAL_SHARE).next_multiple_of(BLOCK_BYTES)
 }
 
 /// Bytes of the image of a payload of `length_bytes`.

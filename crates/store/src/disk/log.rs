@@ -15,7 +15,7 @@ use super::device::{BLOCK_BYTES, Buffer, Disk, Transfer, write};
 use super::format::{SegmentUse, write_footer, write_header};
 use super::layout::{
     BLOCKS_FROM_BYTES, ROWS_AN_ENTRY, SEGMENT_HEAD_BYTES, UNIT_BYTES, fills_blocks, footer_bytes,
-    image_bytes,
+    image_bytes, removal_bytes,
 };
 use super::recovery::Found;
 use super::superblock::Superblock;
@@ -114,14 +114,20 @@ impl Log {
     }
 
     /// Whether a batch of these pieces fits the open segment, and another of `reserve` bytes, with
-    /// the footer behind them.
+    /// the footer behind them. Objects leave room for removals, except one that is alone.
     pub(crate) fn fits(&self, pieces: &[Piece<'_>], reserve: usize) -> bool {
         self.open.as_ref().is_some_and(|open| {
             let others = if reserve > 0 { ENTRIES_MAX } else { 0 };
             let rows = ROWS_AN_ENTRY * (pieces.len() + others);
             let footer = footer_bytes(open.contents.rows() + rows);
             let length = self.superblock.layout.segment_length();
-            open.tail + extent(pieces).bytes + reserve + footer <= length
+            let is_alone = pieces.len() == 1 && open.tail == SEGMENT_HEAD_BYTES;
+            let stores = pieces.iter().any(|piece| piece.length_bytes().is_some());
+            let kept = match stores && !is_alone {
+                true => removal_bytes(length),
+                false => 0,
+            };
+            open.tail + extent(pieces).bytes + reserve + kept + footer <= length
         })
     }
 

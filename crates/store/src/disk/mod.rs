@@ -17,6 +17,7 @@
 //! | `directory.rs` | what one lock guards: index, segments, queues, leases |
 //! | `log.rs` | the open segment: append, seal, open, erase |
 //! | `writer.rs` | one thread a disk: queue to log |
+//! | `recording.rs` | who waits for a removal |
 //! | `evict.rs` | how a segment leaves |
 //! | `reader.rs` | the threads that read a disk: queue to RAM |
 //! | `scrub.rs` | the check in the background |
@@ -44,6 +45,7 @@ mod opening;
 mod portable;
 mod quota;
 mod reader;
+mod recording;
 mod records;
 mod recovery;
 mod scrub;
@@ -62,6 +64,7 @@ pub use folder::{DataFolder, Engine, FolderError};
 pub use layout::DiskSize;
 pub use opening::{DiskConfig, OpenError, WritePolicy};
 pub use portable::FileDisk;
+pub use recording::Unrecorded;
 pub use scrub::{Scrub, ScrubStep};
 pub use stat::DiskStat;
 pub use superblock::FormatError;

@@ -19,7 +19,7 @@ use super::layout::Layout;
 use super::log::Log;
 use super::namespaces::NamespaceId;
 use super::records::{Location, Place, write_tag};
-use super::recovery::{Found, recover};
+use super::recovery::{Found, Recovered, recover};
 use super::stat::DiskCounters;
 use super::superblock::{FormatError, Superblock};
 use super::tier::{DiskTier, Shared};
@@ -85,7 +85,7 @@ pub enum OpenError {
 /// One disk as it was found.
 struct Opened {
     superblock: Superblock,
-    segments: Vec<Found>,
+    found: Recovered,
 }
 
 impl DiskTier {
@@ -133,15 +133,16 @@ impl DiskTier {
 
     fn start_disk(&self, number: u8, opened: Opened, readers: usize) -> Result<(), OpenError> {
         let disk = Arc::clone(&self.shared.disks[usize::from(number)]);
-        let last = opened.segments.last();
-        let next = next_sequence(last.map_or(0, |found| found.used.sequence));
+        let Recovered { segments, unread } = opened.found;
+        let last = segments.last();
+        let next = next_sequence(last.map_or(0, |found| found.used.sequence), unread);
         let next = next.map_err(|source| OpenError::Disk {
             disk: usize::from(number),
             source: FormatError::Io(source),
         })?;
         let log = Log::new(disk, opened.superblock, next);
-        self.enter_found(number, &opened.segments);
-        let newest = opened.segments.into_iter().next_back();
+        self.enter_found(number, &segments, unread > 0);
+        let newest = segments.into_iter().next_back();
         let newest = newest.filter(|found| found.tail.is_some());
         let mut threads = self.threads.lock();
         let mut spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
@@ -165,15 +166,21 @@ impl DiskTier {
         Ok(())
     }
 
-    fn enter_found(&self, number: u8, segments: &[Found]) {
+    fn enter_found(&self, number: u8, segments: &[Found], unread: bool) {
         let now_s = self.shared.ram.now_s();
         let mut directory = self.shared.directory.lock();
+        if unread {
+            directory.note_hidden(usize::from(number), u64::MAX);
+        }
         for found in segments {
             let place = Place::new(number, found.used.segment);
             let segment = directory.segment(place);
             segment.used = Use::Sealed;
             segment.sequence = found.used.sequence;
             self.shared.counters.torn.add(found.damaged);
+            if found.unread || found.damaged > 0 {
+                directory.note_hidden(usize::from(number), found.used.sequence);
+            }
             for event in found.contents.events() {
                 enter_event(&mut directory, place, &found.contents, event, now_s);
             }
@@ -208,7 +215,8 @@ fn enter_event(
         }
         Event::Object(object) => {
             if let Some((_, false)) = known(directory, &object.id) {
-                return;
+                let sequence = directory.segment(place).sequence;
+                return directory.note_hidden(place.disk(), sequence);
             }
             let location = Location {
                 place,
@@ -225,11 +233,13 @@ fn enter_event(
 }
 
 /// A sequence above all that were found, and above any that a loss of power may have hidden: what a
-/// lost use of a segment left behind must never pass for part of a new one.
-fn next_sequence(last: u64) -> io::Result<u64> {
+/// lost use of a segment left behind must never pass for part of a new one. Above those of `unread`
+/// heads too, each of which may be a whole step of a start further on.
+fn next_sequence(last: u64, unread: u32) -> io::Result<u64> {
     let mut jump = [0; 4];
     getrandom::fill(&mut jump).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(last.saturating_add(1 + u64::from(u32::from_le_bytes(jump))))
+    let jump = 1 + u64::from(u32::from_le_bytes(jump));
+    Ok(last.saturating_add(jump + (u64::from(unread) << u32::BITS)))
 }
 
 fn open_disk(disk: &dyn Disk, segment_bytes: u64) -> Result<Opened, FormatError> {
@@ -242,9 +252,6 @@ fn open_disk(disk: &dyn Disk, segment_bytes: u64) -> Result<Opened, FormatError>
         }
         None => Superblock::create(disk, wanted)?,
     };
-    let segments = recover(disk, &superblock)?;
-    Ok(Opened {
-        superblock,
-        segments,
-    })
+    let found = recover(disk, &superblock);
+    Ok(Opened { superblock, found })
 }

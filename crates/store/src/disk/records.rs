@@ -210,6 +210,16 @@ impl Records {
         }
     }
 
+    /// The records of a disk that the lists of its segments name, whatever state those are in.
+    pub(crate) fn listed_on(&self, disk: usize) -> Vec<RecordId> {
+        let all = (0..self.made).map(RecordId);
+        all.filter(|record| {
+            let record = self.at(*record);
+            record.state & LISTED != 0 && record.location.place.disk() == disk
+        })
+        .collect()
+    }
+
     /// Takes one hold. False, and nothing taken, if there are 2^28 already.
     pub(crate) fn hold(&mut self, record: RecordId) -> bool {
         let state = &mut self.at_mut(record).state;

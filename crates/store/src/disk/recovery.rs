@@ -28,6 +28,17 @@ pub(crate) struct Found {
     pub(crate) tail: Option<Tail>,
     /// Objects of it that did not verify.
     pub(crate) damaged: u64,
+    /// Some of it could not be read now, and may be at another start.
+    pub(crate) unread: bool,
+}
+
+/// What is found on a disk.
+#[derive(Debug, Default)]
+pub(crate) struct Recovered {
+    /// The segments in use, in the order of their sequences.
+    pub(crate) segments: Vec<Found>,
+    /// Heads that could not be read: their segments count as free, and may not at another start.
+    pub(crate) unread: u32,
 }
 
 /// The end of a segment that was not sealed.
@@ -41,44 +52,49 @@ pub(crate) struct Tail {
     pub(crate) next: u32,
 }
 
-/// Reads every segment of a disk; those in use come in the order of their sequences.
-pub(crate) fn recover(disk: &dyn Disk, superblock: &Superblock) -> io::Result<Vec<Found>> {
-    let mut found = Vec::new();
+/// Reads every segment of a disk. What cannot be read is as if it were not there: the rest of the
+/// disk may be good.
+pub(crate) fn recover(disk: &dyn Disk, superblock: &Superblock) -> Recovered {
+    let mut recovered = Recovered::default();
     for segment in 0..superblock.layout.segments {
-        if let Some(used) = segment_use(disk, superblock, segment)? {
-            found.push(read_segment(disk, superblock.layout, used)?);
+        match segment_use(disk, superblock, segment) {
+            Ok(Some(used)) => {
+                let found = read_segment(disk, superblock.layout, used);
+                recovered.segments.push(found);
+            }
+            Ok(None) => {}
+            Err(_) => recovered.unread += 1,
         }
     }
-    found.sort_by_key(|segment| segment.used.sequence);
-    Ok(found)
+    let segments = &mut recovered.segments;
+    segments.sort_by_key(|segment| segment.used.sequence);
+    recovered
 }
 
 /// The use that a segment is in; none if it is free. One good copy of its header is enough.
-pub(crate) fn segment_use(
+fn segment_use(
     disk: &dyn Disk,
     superblock: &Superblock,
     segment: u32,
 ) -> io::Result<Option<SegmentUse>> {
     let mut head = Buffer::new(SEGMENT_HEAD_BYTES);
     let at = superblock.layout.segment_at(segment);
-    // A head that cannot be read is one that is not there: the rest of the disk may be good.
-    if read(disk, at, head.bytes_mut()).is_err() {
-        return Ok(None);
-    }
+    read(disk, at, head.bytes_mut())?;
     let mut copies = head.bytes().chunks(BLOCK_BYTES);
     Ok(copies.find_map(|copy| read_header(copy, superblock.id, segment)))
 }
 
-fn read_segment(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> io::Result<Found> {
-    if let Some(contents) = read_sealed(disk, layout, used) {
-        return Ok(Found {
+fn read_segment(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> Found {
+    match read_sealed(disk, layout, used) {
+        Some(contents) => Found {
             used,
             contents,
             tail: None,
             damaged: 0,
-        });
+            unread: false,
+        },
+        None => scan(disk, layout, used),
     }
-    Ok(scan(disk, layout, used))
 }
 
 /// What a footer says; none if there is none, or if it is damaged.
@@ -119,13 +135,14 @@ pub(crate) fn is_inside(layout: Layout, offset: u32, length_bytes: u32) -> bool 
 /// Reads a whole segment and follows its batches.
 pub(crate) fn scan(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> Found {
     let mut bytes = Buffer::new(layout.segment_length());
-    read_what_can_be_read(disk, layout.segment_at(used.segment), bytes.bytes_mut());
+    let all = read_what_can_be_read(disk, layout.segment_at(used.segment), bytes.bytes_mut());
     let bytes = bytes.bytes();
     let mut found = Found {
         used,
         contents: Contents::default(),
         tail: None,
         damaged: 0,
+        unread: !all,
     };
     let mut tail = Tail {
         at: SEGMENT_HEAD_BYTES,
@@ -160,22 +177,24 @@ pub(crate) fn scan(disk: &dyn Disk, layout: Layout, used: SegmentUse) -> Found {
 }
 
 /// Reads in steps, so that one bad block does not cost the rest: what cannot be read stays zero,
-/// and so is no table and verifies as nothing.
-fn read_what_can_be_read(disk: &dyn Disk, at: u64, bytes: &mut [u8]) {
+/// and so is no table and verifies as nothing. True if that was all.
+fn read_what_can_be_read(disk: &dyn Disk, at: u64, bytes: &mut [u8]) -> bool {
     const STEP_BYTES: usize = 1 << 20;
-    let mut position = at;
+    let (mut position, mut all) = (at, true);
     for step in bytes.chunks_mut(STEP_BYTES) {
         if read(disk, position, step).is_err() {
             let mut block_at = position;
             for block in step.chunks_mut(BLOCK_BYTES) {
                 if read(disk, block_at, block).is_err() {
                     block.fill(0);
+                    all = false;
                 }
                 block_at += BLOCK_BYTES as u64;
             }
         }
         position += step.len() as u64;
     }
+    all
 }
 
 /// Whether what an entry stores is there: its header and bytes that give its checksum.

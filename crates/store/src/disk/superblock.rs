@@ -121,6 +121,12 @@ impl Superblock {
         Ok(made)
     }
 
+    /// Makes a disk one that is empty for every start to come, whatever its segments hold.
+    pub(crate) fn erase(disk: &dyn Disk) -> io::Result<()> {
+        write(disk, 0, Buffer::new(2 * BLOCK_BYTES).bytes())?;
+        disk.sync()
+    }
+
     /// Refuses a disk that is shorter than it says.
     pub(crate) fn check_length(&self, disk: &dyn Disk) -> Result<(), FormatError> {
         let (got, want) = (disk.length_bytes(), self.layout.disk_bytes());

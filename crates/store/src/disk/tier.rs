@@ -14,8 +14,9 @@ use parking_lot::{Condvar, Mutex};
 use tessera_proto::{Instant, ObjectHeader, ObjectId, WriteId};
 
 use super::device::Disk;
-use super::directory::{Directory, Flight, Job, OnLast, Pending, ReadJob};
+use super::directory::{Directory, Flight, Job, Pending, ReadJob};
 use super::opening::WritePolicy;
+use super::recording::{Recording, Unrecorded};
 use super::records::write_tag;
 use super::stat::{DiskCounters, DiskStat};
 use super::tenants::DiskTenant;
@@ -199,12 +200,13 @@ impl DiskTier {
     }
 
     /// Removes an object from RAM and disks for good, only this write of it if one is named.
-    /// `done` is told whether it was there, once no start of this store will find it again.
+    /// `done` is told whether it was there, once no start of this store will find it again, or that
+    /// one may.
     pub(crate) fn remove(
         &self,
         id: ObjectId,
         write: Option<WriteId>,
-        done: Box<dyn FnOnce(bool) + Send + Sync>,
+        done: Box<dyn FnOnce(Result<bool, Unrecorded>) + Send + Sync>,
     ) {
         let shared = &self.shared;
         let mut directory = shared.directory.lock();
@@ -228,17 +230,13 @@ impl DiskTier {
         }
         let on_disk = record.is_some() || pending.is_some();
         let gone = in_ram || on_disk;
-        let last = Arc::new(OnLast(Some(Box::new(move || done(gone)))));
+        let last = Recording::new(move |recorded| done(recorded.map(|()| gone)));
         shared.counters.removed.add(u64::from(on_disk));
-        // One whose time is over may have left the index only, and a start whose clock went back
-        // would find it.
-        if on_disk || !directory.is_endless() {
-            for (disk, work) in directory.disks.iter_mut().zip(&shared.work) {
-                if !disk.fenced {
-                    let done = Arc::clone(&last);
-                    disk.jobs.push_back(Job::Removal { id, done });
-                    work.notify_one();
-                }
+        for (number, work) in shared.work.iter().enumerate() {
+            if on_disk || directory.hides(number) {
+                let done = Arc::clone(&last);
+                directory.disks[number].push_removal(Job::Removal { id, done });
+                work.notify_one();
             }
         }
         drop(directory);
@@ -290,6 +288,16 @@ impl DiskTier {
             fenced: counters.fenced.get(),
             scrubs: counters.scrubs.get(),
             scrubbed_bytes: counters.scrubbed_bytes.get(),
+        }
+    }
+
+    /// Lets the writers try again what they found no room for: leases may have ended since.
+    pub(crate) fn retry(&self) {
+        let mut directory = self.shared.directory.lock();
+        let disks = directory.disks.iter_mut().zip(&self.shared.work);
+        for (disk, work) in disks.filter(|(disk, _)| disk.owes) {
+            disk.retry = true;
+            work.notify_one();
         }
     }
 

@@ -42,7 +42,7 @@ pub fn verify(disk: &dyn Disk) -> Result<Option<DiskReport>, FormatError> {
     };
     superblock.check_length(disk)?;
     let mut report = DiskReport::default();
-    for found in recover(disk, &superblock)? {
+    for found in recover(disk, &superblock).segments {
         report.segments += 1;
         report.unsealed += u64::from(found.tail.is_some());
         report.torn += found.damaged;

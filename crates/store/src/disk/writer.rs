@@ -4,6 +4,9 @@
 //! written the next one gathers, so that small objects share a table and large ones the disk's
 //! queue. A disk that fails is fenced: what it held is not found any more, and the node lives on.
 //!
+//! A removal is never given up: one without room on the disk waits, and is ahead of everything else
+//! as soon as there may be room. A fenced disk records it by being made empty for any later start.
+//!
 //! One segment is open and one is free at any time; when the free one is opened, the oldest leaves
 //! (see `evict.rs`).
 
@@ -20,6 +23,7 @@ use super::namespaces::NamespaceId;
 use super::opening::WritePolicy;
 use super::records::{Location, Place, RecordId, write_tag};
 use super::recovery::Found;
+use super::superblock::Superblock;
 use super::table::ENTRIES_MAX;
 use super::tier::{Done, Shared};
 use crate::ram::Published;
@@ -36,27 +40,41 @@ pub(crate) fn run(shared: &Shared, disk: usize, log: Log, newest: Option<Found>)
         credit: CREDIT_SEGMENTS * log.superblock().layout.segment_length(),
         log,
         waiters: Vec::new(),
+        owed: Vec::new(),
+        is_void: false,
     };
     let mut healthy = writer.resume(newest);
     writer.trim_all();
-    while let Some(batch) = next_batch(shared, disk) {
-        healthy = healthy.and_then(|()| writer.write(&batch));
-        if healthy.is_err() {
-            fence(shared, disk);
-        }
-        writer.answer(batch);
+    while let Some(jobs) = next_batch(shared, disk) {
+        healthy = writer.carry_out(healthy, jobs);
+    }
+    if !writer.owed.is_empty() {
+        healthy = writer.carry_out(healthy, Vec::new());
     }
     if healthy.and_then(|()| writer.log.disk().sync()).is_err() {
         fence(shared, disk);
     }
+    writer.owed.iter().for_each(fail);
 }
 
-/// Waits for work. None once the tier closes and nothing is left.
+/// Says of a removal that this disk will not record it.
+fn fail(job: &Job) {
+    if let Some(recording) = job.recording() {
+        recording.fail();
+    }
+}
+
+/// Waits for work, which is none if it is only to try again. None once the tier closes and nothing
+/// is left; from then on nothing is queued.
 fn next_batch(shared: &Shared, disk: usize) -> Option<Vec<Job>> {
     let mut directory = shared.directory.lock();
     while directory.disks[disk].jobs.is_empty() {
         if directory.closing {
+            directory.disks[disk].ended = true;
             return None;
+        }
+        if std::mem::take(&mut directory.disks[disk].retry) {
+            return Some(Vec::new());
         }
         shared.work[disk].wait(&mut directory);
     }
@@ -86,12 +104,14 @@ impl Drop for Guard<'_> {
         if thread::panicking() {
             fence(self.shared, self.disk);
             let mut directory = self.shared.directory.lock();
+            directory.disks[self.disk].ended = true;
             let jobs = std::mem::take(&mut directory.disks[self.disk].jobs);
             let lost = directory
                 .pending
                 .extract_if(|_, object| object.disk == self.disk)
                 .collect::<Vec<_>>();
             drop(directory);
+            jobs.iter().for_each(fail);
             drop(jobs);
             for waiter in lost.into_iter().flat_map(|(_, object)| object.waiters) {
                 waiter(Published::Stored);
@@ -110,9 +130,55 @@ pub(crate) struct Writer<'a> {
     pub(crate) credit: usize,
     /// Whose objects are on disk and who was not told yet.
     waiters: Vec<Done>,
+    /// Removals for which there was no room, in their order. Nothing else is written before them.
+    owed: Vec<Job>,
+    /// The disk failed and was made empty for every start to come.
+    is_void: bool,
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.owed.iter().for_each(fail);
+        }
+    }
 }
 
 impl Writer<'_> {
+    /// Writes what is owed and what was queued since, and lets go of what is over. An error is a
+    /// fault of the disk, now or before.
+    fn carry_out(&mut self, healthy: io::Result<()>, jobs: Vec<Job>) -> io::Result<()> {
+        let mut batch = std::mem::take(&mut self.owed);
+        batch.extend(jobs);
+        let written = healthy.and_then(|()| self.write(&batch));
+        match &written {
+            Ok(done) => {
+                let late = batch.split_off(*done).into_iter();
+                let (owed, skipped) = late.partition(|job| job.recording().is_some());
+                self.owed = owed;
+                batch.extend::<Vec<_>>(skipped);
+            }
+            Err(_) => {
+                fence(self.shared, self.disk);
+                self.void(&batch);
+            }
+        }
+        self.shared.directory.lock().disks[self.disk].owes = !self.owed.is_empty();
+        self.answer(batch);
+        written.map(|_| ())
+    }
+
+    /// Sees to it that a disk which failed brings nothing back of what these jobs remove.
+    fn void(&mut self, batch: &[Job]) {
+        let removes = batch.iter().any(|job| job.recording().is_some());
+        if removes && !self.is_void {
+            self.is_void = Superblock::erase(self.log.disk()).is_ok();
+        }
+        if !self.is_void {
+            batch.iter().for_each(fail);
+        }
+    }
+
     /// Goes on with the segment that a node before did not seal.
     fn resume(&mut self, newest: Option<Found>) -> io::Result<()> {
         let Some(found) = newest else { return Ok(()) };
@@ -124,14 +190,19 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes one batch and enters it in the index, in as many pieces as segments make of it. An
-    /// error is a fault of the disk.
-    fn write(&mut self, batch: &[Job]) -> io::Result<()> {
+    /// Writes one batch and enters it in the index, in as many pieces as segments make of it.
+    /// Returns how many jobs are over: from the first removal on that finds no room they are not.
+    /// An error is a fault of the disk.
+    fn write(&mut self, batch: &[Job]) -> io::Result<usize> {
         let mut rest = batch;
         let mut attempts = self.log.superblock().layout.segments;
         while !rest.is_empty() {
-            let pieces: Vec<Piece<'_>> = rest.iter().map(piece).collect();
-            if !self.make_room(&pieces[..1])? || attempts == 0 {
+            let next = rest.iter().take(ENTRIES_MAX);
+            let pieces: Vec<Piece<'_>> = next.map(piece).collect();
+            if attempts == 0 || !self.make_room(&pieces[..1])? {
+                if rest[0].recording().is_some() {
+                    break;
+                }
                 rest = &rest[1..]; // Nobody is told that this one is on disk.
                 continue;
             }
@@ -157,7 +228,7 @@ impl Writer<'_> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
+        Ok(batch.len() - rest.len())
     }
 
     /// Enters what was written, unless it was removed meanwhile.
@@ -223,9 +294,12 @@ impl Writer<'_> {
         let reserve = batch_bytes(pieces);
         let mut rounds = 2 * self.log.superblock().layout.segments;
         while !self.log.fits(pieces, 0) {
-            self.seal()?;
             let opened = match self.next_free()? {
-                Some(segment) => self.open(segment, reserve)?,
+                Some(segment) => {
+                    self.seal()?;
+                    self.open(segment, reserve)?
+                }
+                // The open one stays so: removals may have room in it where objects have none.
                 None => false,
             };
             if rounds == 0 || (!opened && !self.evict_oldest(0)?) {
@@ -272,8 +346,8 @@ impl Writer<'_> {
 
     /// Sees to it that a segment is free to be opened next.
     fn keep_spare(&mut self, reserve: usize) -> io::Result<()> {
-        for (number, segment) in self.free_segments() {
-            if !segment.refused || self.allocate(number)? {
+        for (number, _) in self.free_segments() {
+            if self.allocate(number)? {
                 return Ok(());
             }
         }
@@ -356,7 +430,7 @@ fn piece(job: &Job) -> Piece<'_> {
     }
 }
 
-fn is_full(error: &io::Error) -> bool {
+pub(crate) fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::StorageFull
 }
 
@@ -367,13 +441,14 @@ fn fence(shared: &Shared, disk: usize) {
         return;
     }
     shared.counters.fenced.add(1);
-    for number in 0..directory.disks[disk].layout.segments {
-        for record in directory.records_of(disk, number) {
-            if !directory.records.is_dead(record) {
-                directory.kill(record);
-            }
-            directory.records.unlist(record);
+    // Not by the lists of the segments: that of one which was leaving is half another's.
+    for record in directory.records.listed_on(disk) {
+        if !directory.records.is_dead(record) {
+            directory.kill(record);
         }
-        directory.disks[disk].segments[number as usize].head = RecordId::NONE;
+        directory.records.unlist(record);
+    }
+    for segment in &mut directory.disks[disk].segments {
+        segment.head = RecordId::NONE;
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::slice;
 use std::sync::Arc;
 
-use tessera_store::{DiskConfig, Published, Store, WritePolicy};
+use tessera_store::{DiskConfig, Published, Store, Unrecorded, WritePolicy};
 
 use super::memory::{End, MemoryDisk};
 use super::support::{
@@ -28,7 +28,7 @@ type History = HashMap<u64, Vec<Step>>;
 
 enum Waiting {
     Put(Answer<Published>, u64, Step),
-    Remove(Answer<bool>, u64, Step),
+    Remove(Answer<Result<bool, Unrecorded>>, u64, Step),
 }
 
 /// Keys that are used, of two namespaces.
@@ -88,7 +88,7 @@ fn live(store: &Store, disk: &MemoryDisk, numbers: &mut Numbers, groups: u64) ->
                     (key, step)
                 }
                 Waiting::Remove(answer, key, step) => {
-                    assert!(answer.wait());
+                    assert_eq!(answer.wait(), Ok(true));
                     (key, step)
                 }
             };
@@ -96,7 +96,7 @@ fn live(store: &Store, disk: &MemoryDisk, numbers: &mut Numbers, groups: u64) ->
             history.entry(key).or_default().push(step);
         }
         if let Some((key, asked, answer)) = dropping {
-            answer.wait();
+            answer.wait().expect("recorded");
             let acknowledged = disk.events();
             for other in (0..KEYS).map(keyed) {
                 if namespace_of(other) == namespace_of(key) {

@@ -7,7 +7,7 @@ use tessera_proto::Instant;
 use tessera_store::{Lifetimes, OwnerId, Presence, Published, Store, StoreConfig};
 
 use super::memory::MemoryDisk;
-use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, put, try_open_with};
+use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, put, remove, try_open_with};
 use crate::sample::{TENANT_SHIFT, id};
 
 const EPOCH_S: u32 = 1_800_000_000;
@@ -76,6 +76,19 @@ fn time_goes_on_across_starts_and_a_clock_that_went_back_ends_nothing_early() {
     let store = open(EPOCH_S + 10, &disk);
     assert!(!store.contains(&id(short(1))));
     assert_eq!(get(&store, short(1)), None);
+}
+
+#[test]
+fn object_whose_time_is_over_can_be_removed_for_good() {
+    let disk = MemoryDisk::new(20, SEGMENT);
+    let store = open(EPOCH_S, &disk);
+    assert_eq!(put(&store, short(1), 1, KIB), Published::Stored);
+    store.expire(at(10));
+    assert_eq!(get(&store, short(1)), None);
+    assert!(!remove(&store, short(1)));
+    drop(store);
+    // For a clock that went back its time would not be over.
+    assert!(!open(EPOCH_S, &disk).contains(&id(short(1))));
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! Damage and failures of a disk: what they cost, and what they never do.
 
 use std::slice;
+use std::sync::Arc;
 
-use tessera_store::{DiskConfig, DiskReport, Published, ScrubStep, WritePolicy, verify};
+use tessera_store::{DiskConfig, DiskReport, Published, ScrubStep, Store, WritePolicy, verify};
 
 use super::memory::{Faults, HEAD_BYTES, MemoryDisk};
-use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, open, put, try_open};
+use super::support::{KIB, MIB, SEGMENT, config, empty_ram, get, open, put, remove, try_open};
 use crate::sample::{Numbers, id};
 
 const KEYS: u64 = 30;
 
 /// A disk with `KEYS` objects in several segments, closed.
-fn filled() -> std::sync::Arc<MemoryDisk> {
+fn filled() -> Arc<MemoryDisk> {
     let disk = MemoryDisk::new(12, SEGMENT);
     let store = open(MIB, &disk);
     for key in 0..KEYS {
@@ -21,7 +22,7 @@ fn filled() -> std::sync::Arc<MemoryDisk> {
     disk
 }
 
-fn found(disk: &std::sync::Arc<MemoryDisk>) -> usize {
+fn found(disk: &Arc<MemoryDisk>) -> usize {
     let store = open(MIB, disk);
     (0..KEYS).filter(|key| get(&store, *key).is_some()).count()
 }
@@ -128,6 +129,184 @@ fn read_that_fails_is_a_miss() {
     disk.fail(Faults::default());
     assert_eq!(store.disk_stat().read_errors, 1);
     assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
+}
+
+#[test]
+fn object_that_could_not_be_read_can_be_removed_for_good() {
+    let at = HEAD_BYTES + 2 * 4_096 + 4_096 + 1_000;
+    let flip = |disk: &MemoryDisk| disk.change(|bytes| bytes[at as usize] ^= 1);
+    let bad = |disk: &MemoryDisk, bad_block| {
+        disk.fail(Faults {
+            bad_block,
+            ..Faults::default()
+        });
+    };
+    for is_damaged in [true, false] {
+        let disk = MemoryDisk::new(8, SEGMENT);
+        let store = open(MIB, &disk);
+        assert_eq!(put(&store, 1, 1, 70_000), Published::Stored);
+        empty_ram(&store, &[1]);
+        match is_damaged {
+            true => flip(&disk),
+            false => bad(&disk, Some(at)),
+        }
+        assert_eq!(get(&store, 1), None);
+        match is_damaged {
+            true => flip(&disk),
+            false => bad(&disk, None),
+        }
+        assert!(!remove(&store, 1), "it was not there any more");
+        drop(store);
+        assert_eq!(get(&open(MIB, &disk), 1), None);
+    }
+}
+
+#[test]
+fn object_that_two_disks_hold_can_be_removed_from_both_though_one_copy_is_damaged() {
+    let disks = [MemoryDisk::new(8, SEGMENT), MemoryDisk::new(8, SEGMENT)];
+    let open = || try_open(MIB, &config(), &disks).expect("disks of ours");
+    // Of a key that belongs to the first disk, which fails then: the other one takes it as well.
+    let store = open();
+    let key = (0..).find(|key| {
+        assert_eq!(put(&store, *key, 1, 70_000), Published::Stored);
+        disks[1].bytes()[HEAD_BYTES as usize] == 0
+    });
+    let key = key.expect("of two, one is the first");
+    empty_ram(&store, &[key]);
+    let errors = |write_errors| Faults {
+        write_errors,
+        ..Faults::default()
+    };
+    disks[0].fail(errors(true));
+    for other in 100.. {
+        if store.disk_stat().fenced > 0 {
+            break;
+        }
+        put(&store, other, 1, KIB);
+    }
+    assert_eq!(put(&store, key, 2, 70_000), Published::Stored);
+    drop(store);
+    disks[0].fail(errors(false));
+    let store = open();
+    disks[0].change(|bytes| bytes[HEAD_BYTES as usize + 4 * 4_096] ^= 1);
+    assert_eq!(get(&store, key), None, "the first disk has the word");
+    remove(&store, key);
+    drop(store);
+    assert_eq!(get(&open(), key), None);
+}
+
+#[test]
+fn object_that_a_start_could_not_read_can_be_removed_for_good() {
+    let disk = MemoryDisk::new(4, SEGMENT);
+    assert_eq!(put(&open(MIB, &disk), 1, 1, 70_000), Published::Stored);
+    // The segment is not sealed: a start scans it.
+    disk.fail(Faults {
+        bad_block: Some(HEAD_BYTES + 2 * 4_096 + 4_096 + 1_000),
+        ..Faults::default()
+    });
+    let store = open(MIB, &disk);
+    assert_eq!(store.disk_stat().torn, 1);
+    assert!(!remove(&store, 1));
+    drop(store);
+    disk.fail(Faults::default());
+    assert_eq!(get(&open(MIB, &disk), 1), None);
+}
+
+#[test]
+fn segment_whose_head_a_start_could_not_read_brings_nothing_removed_back() {
+    let sequence_of = |bytes: &[u8], segment: u64| {
+        let at = (HEAD_BYTES + segment * SEGMENT) as usize + 24;
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    };
+    for round in 0..8 {
+        let disk = MemoryDisk::new(4, SEGMENT);
+        // Until the newest segment is the last one, with a free one before it. Each is of a start
+        // of its own, and so a random step further on.
+        let mut newest = Vec::new();
+        let mut keys = 0..;
+        while newest.len() < 3 {
+            let key = keys.next().expect("no end");
+            assert_eq!(put(&open(MIB, &disk), key, 1, 20 * KIB), Published::Stored);
+            let bytes = disk.bytes();
+            if (0..4).max_by_key(|segment| sequence_of(&bytes, *segment)) == Some(3) {
+                newest.push(key);
+            }
+        }
+        disk.fail(Faults {
+            bad_block: Some(HEAD_BYTES + 3 * SEGMENT),
+            ..Faults::default()
+        });
+        let store = open(MIB, &disk);
+        for key in &newest {
+            assert!(!remove(&store, *key));
+        }
+        drop(store);
+        disk.fail(Faults::default());
+        let store = open(MIB, &disk);
+        let back = newest.iter().filter(|key| store.contains(&id(**key)));
+        assert_eq!(back.count(), 0, "round {round}");
+    }
+}
+
+/// A store on these disks with what `count` small objects take, a part of them read since.
+fn partly_hot(disks: &[Arc<MemoryDisk>], count: u64) -> Store {
+    let store = try_open(MIB, &config(), disks).expect("disks of ours");
+    for key in 0..count {
+        assert_eq!(put(&store, key, 1, 8 * KIB), Published::Stored);
+    }
+    let hot: Vec<_> = (0..count).step_by(3).collect();
+    empty_ram(&store, &hot);
+    for key in hot {
+        assert_eq!(get(&store, key), Some((1, 8 * KIB)));
+    }
+    store
+}
+
+/// Stores small objects from key `next` on until a disk fails, which does not erase from now on.
+/// Returns the key after them.
+fn put_until_fenced(store: &Store, disk: &MemoryDisk, mut next: u64) -> u64 {
+    disk.fail(Faults {
+        erase_errors: true,
+        ..Faults::default()
+    });
+    while store.disk_stat().fenced == 0 {
+        assert_eq!(put(store, next, 1, 8 * KIB), Published::Stored);
+        next += 1;
+        assert!(next < 2_000, "segments leave");
+    }
+    assert!(store.disk_stat().reinserted > 0, "something moved");
+    next
+}
+
+#[test]
+fn disk_that_fails_while_a_segment_leaves_holds_nothing_any_more() {
+    let disk = MemoryDisk::new(6, SEGMENT);
+    let store = partly_hot(slice::from_ref(&disk), 60);
+    let next = put_until_fenced(&store, &disk, 60);
+    let stat = store.disk_stat();
+    assert_eq!((stat.objects, stat.bytes, stat.namespaces), (0, 0, 0));
+    let keys: Vec<_> = (0..next).collect();
+    empty_ram(&store, &keys);
+    assert!(keys.iter().all(|key| !store.contains(&id(*key))));
+}
+
+#[test]
+fn disk_that_fails_while_a_segment_leaves_costs_the_other_one_nothing() {
+    let disks = [MemoryDisk::new(6, SEGMENT), MemoryDisk::new(6, SEGMENT)];
+    let store = partly_hot(&disks, 100);
+    let failed = put_until_fenced(&store, &disks[0], 100);
+    let next = failed + 400;
+    for key in failed..next {
+        assert_eq!(put(&store, key, 1, 8 * KIB), Published::Stored);
+    }
+    let keys: Vec<_> = (0..next).collect();
+    empty_ram(&store, &keys);
+    let stat = store.disk_stat();
+    let found = keys.iter().filter(|key| store.contains(&id(**key)));
+    assert_eq!((found.count() as u64, stat.fenced), (stat.objects, 1));
+    for key in next - 40..next {
+        assert_eq!(get(&store, key), Some((1, 8 * KIB)), "key {key}");
+    }
 }
 
 #[test]

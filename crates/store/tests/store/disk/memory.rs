@@ -32,8 +32,14 @@ pub(crate) struct Faults {
     pub(crate) read_errors: bool,
     /// Allocation beyond this many bytes fails with ENOSPC.
     pub(crate) room_bytes: Option<u64>,
+    /// Writes fail with ENOSPC, as those of a file system that copies on write and is full.
+    pub(crate) full: bool,
     /// Syncs fail with EIO.
     pub(crate) sync_errors: bool,
+    /// Writes of nothing but zeros, as those that erase a segment, fail with EIO.
+    pub(crate) erase_errors: bool,
+    /// Reads that touch the block here fail with EIO.
+    pub(crate) bad_block: Option<u64>,
 }
 
 #[derive(Default)]
@@ -219,9 +225,17 @@ impl Disk for MemoryDisk {
         for transfer in transfers {
             self.check(transfer);
             let from = transfer.at as usize;
+            let span = transfer.at..transfer.at + transfer.length() as u64;
+            let is_bad = state.faults.bad_block.is_some_and(|at| span.contains(&at));
             transfer.outcome = match &mut transfer.bytes {
-                Bytes::Read(_) if state.faults.read_errors => Err(error()),
+                Bytes::Read(_) if state.faults.read_errors || is_bad => Err(error()),
                 Bytes::Write(_) if state.faults.write_errors => Err(error()),
+                Bytes::Write(_) if state.faults.full => Err(io::ErrorKind::StorageFull.into()),
+                Bytes::Write(bytes)
+                    if state.faults.erase_errors && bytes.iter().all(|byte| *byte == 0) =>
+                {
+                    Err(error())
+                }
                 Bytes::Read(into) => {
                     into.copy_from_slice(&state.bytes[from..from + into.len()]);
                     state.reads += 1;

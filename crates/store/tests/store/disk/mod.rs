@@ -15,6 +15,7 @@ mod format;
 mod leases;
 mod memory;
 mod model;
+mod removals;
 mod support;
 mod tenants;
 mod tiers;

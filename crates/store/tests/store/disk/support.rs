@@ -10,7 +10,7 @@ use tessera_proto::WriteId;
 use tessera_proto::checksum;
 use tessera_store::{
     Disk, DiskConfig, DiskTier, Dropped, Fetched, OpenError, Published, RamStore, ReserveRefusal,
-    Store, StoreConfig, TenantLimits, WritePolicy,
+    Store, StoreConfig, TenantLimits, Unrecorded, WritePolicy,
 };
 
 use super::memory::MemoryDisk;
@@ -129,7 +129,9 @@ pub(crate) fn checked(fetched: Fetched, key: u64) -> Option<(u64, u64)> {
     Some((write, pin.len() as u64))
 }
 
-pub(crate) fn begin_remove(store: &Store, key: u64, write: Option<u64>) -> Answer<bool> {
+type Recorded<T> = Result<T, Unrecorded>;
+
+pub(crate) fn begin_remove(store: &Store, key: u64, write: Option<u64>) -> Answer<Recorded<bool>> {
     let (sender, receiver) = channel();
     let sender = parking_lot::Mutex::new(sender);
     store.remove(id(key), write.map(WriteId), move |gone| {
@@ -139,11 +141,11 @@ pub(crate) fn begin_remove(store: &Store, key: u64, write: Option<u64>) -> Answe
 }
 
 pub(crate) fn remove(store: &Store, key: u64) -> bool {
-    begin_remove(store, key, None).wait()
+    begin_remove(store, key, None).wait().expect("recorded")
 }
 
 /// Begins to drop the namespace of a key.
-pub(crate) fn begin_drop(store: &Store, key: u64) -> Answer<Dropped> {
+pub(crate) fn begin_drop(store: &Store, key: u64) -> Answer<Recorded<Dropped>> {
     let (sender, receiver) = channel();
     let sender = parking_lot::Mutex::new(sender);
     store.drop_namespace(namespace_of(key), move |dropped| {
@@ -153,7 +155,7 @@ pub(crate) fn begin_drop(store: &Store, key: u64) -> Answer<Dropped> {
 }
 
 pub(crate) fn drop_namespace(store: &Store, key: u64) -> Dropped {
-    begin_drop(store, key).wait()
+    begin_drop(store, key).wait().expect("recorded")
 }
 
 /// Pushes everything out of RAM that is not held, with objects that no test reads.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tessera_store::{DiskConfig, OwnerId, Published, Store, StoreConfig, TenantLimits, TenantStat};
 
 use super::memory::MemoryDisk;
-use super::support::{KIB, MIB, SEGMENT, config, drop_namespace, get, put, try_open_with};
+use super::support::{KIB, MIB, SEGMENT, config, drop_namespace, get, put, remove, try_open_with};
 use crate::sample::{T0, TENANT_SHIFT, id};
 
 const LENGTH: u64 = 9 * KIB;
@@ -75,6 +75,26 @@ fn tenant_at_its_quota_on_disk_loses_its_oldest_objects_and_nobody_elses() {
     drop(store);
     let store = open(&disk, None);
     assert!(of(&store, 1).disk_objects > 11, "nothing was removed");
+}
+
+#[test]
+fn object_that_left_its_disk_for_a_quota_can_be_removed_for_good() {
+    let disk = MemoryDisk::new(20, SEGMENT);
+    let store = open(&disk, Some(100 * KIB));
+    for number in 0..20 {
+        assert_eq!(put(&store, key(1, number), 1, LENGTH), Published::Stored);
+    }
+    // The first is in memory only, the second nowhere.
+    assert!(store.ram().contains(&id(key(1, 0))));
+    store.ram().remove(&id(key(1, 1)), None);
+    assert!(!store.contains(&id(key(1, 1))));
+    for number in 0..20 {
+        assert_eq!(remove(&store, key(1, number)), number != 1);
+    }
+    drop(store);
+    let store = open(&disk, None);
+    let back = (0..20).filter(|number| store.contains(&id(key(1, *number))));
+    assert_eq!(back.count(), 0);
 }
 
 #[test]

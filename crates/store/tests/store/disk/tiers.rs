@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use tessera_store::{DiskConfig, Fetched, Published, RamStore, WritePolicy};
+use tessera_store::{DiskConfig, Fetched, Published, RamStore, Unrecorded, WritePolicy};
 
 use super::memory::{Faults, MemoryDisk};
 use super::support::{
@@ -97,11 +97,11 @@ fn removal_of_another_write_changes_nothing() {
     let disk = MemoryDisk::new(8, SEGMENT);
     let store = open(MIB, &disk);
     assert_eq!(put(&store, 1, 5, 70_000), Published::Stored);
-    assert!(!begin_remove(&store, 1, Some(4)).wait());
+    assert_eq!(begin_remove(&store, 1, Some(4)).wait(), Ok(false));
     empty_ram(&store, &[1]);
-    assert!(!begin_remove(&store, 1, Some(4)).wait());
+    assert_eq!(begin_remove(&store, 1, Some(4)).wait(), Ok(false));
     assert_eq!(get(&store, 1), Some((5, 70_000)));
-    assert!(begin_remove(&store, 1, Some(5)).wait());
+    assert_eq!(begin_remove(&store, 1, Some(5)).wait(), Ok(true));
     assert_eq!(get(&store, 1), None);
 }
 
@@ -213,7 +213,7 @@ fn removal_before_the_object_reached_the_disk_is_final() {
         .collect();
     for (stored, gone) in answers {
         assert_eq!(stored.wait(), Published::Stored);
-        assert!(gone.wait());
+        assert_eq!(gone.wait(), Ok(true));
     }
     for key in 0..40 {
         assert_eq!(get(&store, key), None);
@@ -364,7 +364,8 @@ fn store_without_its_disk_lives_on_in_ram() {
     assert_eq!(get(&store, 2), Some((1, 70_000)));
     assert_eq!(put(&store, 3, 1, 70_000), Published::Stored);
     assert_eq!(get(&store, 3), Some((1, 70_000)));
-    assert!(remove(&store, 3));
+    assert_eq!(begin_remove(&store, 3, None).wait(), Err(Unrecorded));
+    assert!(!store.contains(&id(3)));
     let stat = store.disk_stat();
     assert_eq!((stat.fenced, stat.objects, stat.skipped), (1, 0, 2));
 }
