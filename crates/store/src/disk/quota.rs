@@ -50,7 +50,8 @@ impl Writer<'_> {
         used.min_by_key(|(_, segment)| segment.sequence)
     }
 
-    /// Forgets objects of a tenant in a segment, the oldest first, while it is beyond its quota.
+    /// Forgets objects of a tenant in a segment, the oldest first, while it is beyond its quota, and
+    /// small ones for some room: to find them is to walk the segment, too much for each of them.
     fn trim_segment(&self, tag: TenantTag, number: u32) {
         let mut records = {
             let directory = self.shared.directory.lock();
@@ -60,14 +61,16 @@ impl Writer<'_> {
         for records in records.chunks(RECORDS_PER_HOLD) {
             let mut directory = self.shared.directory.lock();
             for record in records {
-                if !directory.tenants.is_beyond(tag) {
+                let is_its = !directory.is_gone(*record) && directory.tenant(*record) == tag;
+                if !is_its || directory.records.is_held(*record) {
+                    continue;
+                }
+                let bytes = directory.records.location(*record).length_bytes;
+                if !directory.tenants.gives(tag, bytes.into()) {
                     return;
                 }
-                let is_its = !directory.is_gone(*record) && directory.tenant(*record) == tag;
-                if is_its && !directory.records.is_held(*record) {
-                    directory.evict(*record);
-                    self.shared.counters.evictions.add(1);
-                }
+                directory.evict(*record);
+                self.shared.counters.evictions.add(1);
             }
         }
     }

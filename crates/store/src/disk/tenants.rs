@@ -18,6 +18,9 @@ use crate::config::TenantLimits;
 /// chance are left alone.
 const UNDER_PERCENT: u64 = 75;
 
+/// Of a quota that was reached a part in so many becomes free at once, if objects are so small.
+const ROOM_PARTS: u64 = 64;
+
 /// What one tenant holds on the disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DiskTenant {
@@ -97,6 +100,20 @@ impl DiskTenants {
     pub(crate) fn is_beyond(&self, tag: TenantTag) -> bool {
         let tenant = self.all.get(&tag);
         tenant.is_some_and(|tenant| tenant.sums.bytes > tenant.quota_bytes)
+    }
+
+    /// Whether a tenant gives up an object of so many bytes: as long as it is beyond its quota, and
+    /// a small one until some room is free.
+    pub(crate) fn gives(&self, tag: TenantTag, bytes: u64) -> bool {
+        let Some(tenant) = self.all.get(&tag) else {
+            return false;
+        };
+        let room = tenant.quota_bytes / ROOM_PARTS;
+        let kept = match bytes <= room {
+            true => tenant.quota_bytes - room,
+            false => tenant.quota_bytes,
+        };
+        tenant.sums.bytes > kept
     }
 
     /// The tenants that hold more than their quotas.

@@ -78,6 +78,27 @@ fn tenant_at_its_quota_on_disk_loses_its_oldest_objects_and_nobody_elses() {
 }
 
 #[test]
+fn small_objects_of_a_tenant_at_its_quota_leave_many_at_once() {
+    let disk = MemoryDisk::new(20, SEGMENT);
+    let store = open(&disk, Some(100 * KIB));
+    let mut times = 0;
+    let mut evicted = 0;
+    for number in 0..400 {
+        put_cold(&store, key(1, number), KIB / 2);
+        let now = of(&store, 1);
+        assert!(now.disk_bytes <= 100 * KIB);
+        assert!(number < 200 || now.disk_bytes > 97 * KIB);
+        times += u64::from(now.disk_evictions > evicted);
+        evicted = now.disk_evictions;
+    }
+    // A segment is walked once for a sixty-fourth of the quota, and not for every object.
+    assert!(
+        evicted >= 200 && times <= evicted / 3 + 1,
+        "{evicted} in {times}"
+    );
+}
+
+#[test]
 fn object_that_left_its_disk_for_a_quota_can_be_removed_for_good() {
     let disk = MemoryDisk::new(20, SEGMENT);
     let store = open(&disk, Some(100 * KIB));
