@@ -10,7 +10,7 @@
 //! the tables until somebody looks for it or its segment leaves: only [`Directory::find`] may be
 //! asked whether one is there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tessera_proto::{Instant, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId};
@@ -38,6 +38,8 @@ pub(crate) enum Use {
     Sealed,
     /// Being emptied.
     Leaving,
+    /// Emptied, and being erased: no lease is given any more on what did not move.
+    Erasing,
 }
 
 /// One segment.
@@ -93,6 +95,8 @@ pub(crate) struct DiskState {
     pub(crate) reads: VecDeque<ReadJob>,
     /// The first segment that may hold objects of a tenant who came to be beyond its quota.
     pub(crate) trimmed: HashMap<TenantTag, u64>,
+    /// What was leased while its segment was being emptied.
+    pub(crate) promised: BTreeSet<RecordId>,
     /// The newest use of a segment with objects that left the index but not the disk.
     hidden: Option<u64>,
     /// It failed and is not used any more.
@@ -171,6 +175,7 @@ impl Directory {
             jobs: VecDeque::new(),
             reads: VecDeque::new(),
             trimmed: HashMap::new(),
+            promised: BTreeSet::new(),
             hidden: None,
             fenced: false,
             ended: false,
@@ -403,7 +408,15 @@ impl Directory {
         if first && self.sums.leased_bytes + leased.leased_bytes > bytes_max {
             return false;
         }
+        let place = self.records.location(record).place;
+        let used = self.segment(place).used;
+        if used == Use::Erasing {
+            return false;
+        }
         let held = self.records.hold(record);
+        if held && used == Use::Leaving {
+            self.disks[place.disk()].promised.insert(record);
+        }
         if held && first {
             let namespace = self.records.location(record).namespace;
             self.namespaces.add(namespace, &leased);

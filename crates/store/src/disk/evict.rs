@@ -58,6 +58,12 @@ impl Writer<'_> {
             return Ok(false);
         }
         self.reinsert(victim, &keep.hot, reserve)?;
+        while let Some(promised) = self.promised(victim) {
+            if !self.reinsert(victim, &promised, 0)? {
+                self.stay(victim, &records);
+                return Ok(false);
+            }
+        }
         match self.log.erase(victim) {
             Err(error) if is_full(&error) => {
                 self.stay(victim, &records);
@@ -68,6 +74,22 @@ impl Writer<'_> {
         self.forget(victim, &records);
         self.shared.left.notify_all();
         Ok(true)
+    }
+
+    /// What was leased of a segment since it is being emptied. Nothing is, once that was nothing.
+    fn promised(&self, victim: u32) -> Option<Vec<RecordId>> {
+        let place = self.place(victim);
+        let mut directory = self.shared.directory.lock();
+        let mut promised = std::mem::take(&mut directory.disks[self.disk].promised);
+        promised.retain(|record| {
+            let there = directory.records.location(*record).place == place;
+            there && !directory.is_gone(*record) && directory.records.is_held(*record)
+        });
+        if promised.is_empty() {
+            self.segment(&mut directory, victim).used = Use::Erasing;
+            return None;
+        }
+        Some(promised.into_iter().collect())
     }
 
     /// What of a segment is written again: all that is leased; and, as far as the credit goes, what

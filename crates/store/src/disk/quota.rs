@@ -50,7 +50,7 @@ impl Writer<'_> {
         used.min_by_key(|(_, segment)| segment.sequence)
     }
 
-    /// Forgets objects of a tenant in a segment, the oldest first, while it is beyond its quota, and
+    /// Forgets objects of a tenant in a segment, the oldest first, while it is beyond its quota and
     /// small ones for some room: to find them is to walk the segment, too much for each of them.
     fn trim_segment(&self, tag: TenantTag, number: u32) {
         let mut records = {

@@ -50,6 +50,27 @@ fn leased_object_stays_on_disk_until_the_lease_ends() {
 }
 
 #[test]
+fn lease_on_an_object_of_a_leaving_segment_holds_like_any_other() {
+    let disk = MemoryDisk::new(8, SEGMENT);
+    let store = open(MIB, &disk);
+    for key in [0, 1] {
+        put(&store, key, 1, 30 * KIB);
+    }
+    empty_ram(&store, &[0, 1]);
+    // One of them is hot, and the other one would go.
+    assert!(get(&store, 0).is_some());
+    let reads = disk.hold_reads();
+    std::thread::scope(|scope| {
+        scope.spawn(|| fill_disk(&store, 1_000));
+        disk.until_read_waits();
+        let acquired = store.acquire(OWNER, &[id(1)], SECOND_NS, u64::MAX, T0);
+        assert_eq!(acquired.items[0].presence, Presence::Held);
+        drop(reads);
+    });
+    assert_eq!(get(&store, 1), Some((1, 30 * KIB)));
+}
+
+#[test]
 fn one_lease_holds_what_is_in_ram_and_what_is_on_disk() {
     let disk = MemoryDisk::new(8, SEGMENT);
     let store = open(MIB, &disk);
