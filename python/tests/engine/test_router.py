@@ -10,6 +10,7 @@ failed, of which there must be none.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from conftest import TOKENS
 from harness import Node, connector, prompt, wait_until
 from servers import Count, HttpError, Proxy, Router, Server, Service, ask, counting, events
 
-MODELS = ("llama", "qwen3_next")
+MODELS = os.environ.get("TESSERA_ROUTER_MODELS", "llama").split()
 LEASE_MS = 20_000
 LENGTH = 1300
 """Tokens of a prompt: whole blocks of either model, and a part of one."""
