@@ -345,6 +345,11 @@ class Engine(Process):
         """As `reset`; whether it was possible, which it is not while blocks are in use."""
         return bool(self.ask(op="reset")["ok"])
 
+    def is_rested(self) -> bool:
+        """Takes a step; whether all blocks are free then, as far as the engine knows."""
+        self.step()
+        return self.try_reset()
+
     def counters(self) -> dict[str, float]:
         return self.ask(op="counters")["counters"]
 

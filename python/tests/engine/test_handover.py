@@ -12,18 +12,15 @@ then has computed that token as decode does, and what follows must be the same.
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import TOKENS, Prompts
-from harness import Engine, Node, Run, connector, prompt, wait_until
+from harness import Engine, Node, Run, connector, wait_until
+from pairs import Damage, Engines
 from tickets import NAME, Ticket
 
 MODELS = ("llama", "gemma3", "qwen3_next")
@@ -31,41 +28,8 @@ LEASE_MS = 600_000
 """Longer than any test: blocks that come back before have been released."""
 
 
-@dataclass
-class Pair:
-    """A prefill and a decode engine."""
-
-    prefill: Engine
-    decode: Engine
-    prompts: Prompts
-    key: Path
-    _numbers: Iterator[int]
-    _launch: Callable[[], Engine]
-
-    @property
-    def recurrent(self) -> bool:
-        return "qwen3_next" in self.prefill.name
-
-    def new_prompt(self, chunks: int = 2, more: int = 9) -> list[int]:
-        number = next(self._numbers)
-        tokens = prompt(chunks * self.prompts.chunk + more, f"{self.prefill.name} {number}")
-        if self.recurrent:
-            tokens[-1:] = self.computed(tokens[:-1], 1)
-        return tokens
-
-    def alone(self, tokens: list[int]) -> list[int]:
-        """What one engine answers by itself that has computed the last token as decode does."""
-        if not self.recurrent:
-            return self.computed(tokens)
-        last, *answer = self.computed(tokens[:-1], 1 + TOKENS)
-        assert last == tokens[-1]
-        return answer
-
-    def computed(self, tokens: list[int], count: int = TOKENS) -> list[int]:
-        """What one engine answers that computes the whole prompt by itself."""
-        answer = self.prefill.generate([tokens], count).tokens[0]
-        self.prefill.reset()
-        return answer
+class Pair(Engines):
+    """Prefill offers what it has computed, and decode takes it."""
 
     def offer(self, tokens: list[int]) -> dict[str, Any]:
         """Prefill computes the prompt, and its workers know of the offer."""
@@ -86,23 +50,7 @@ class Pair:
 
     def is_held(self) -> bool:
         """Whether prefill still holds blocks, as far as its engine knows now."""
-        return not is_rested(self.prefill)
-
-    def apart(self) -> Engine:
-        """Another decode engine, which has not met prefill."""
-        return self._launch()
-
-    def forget(self) -> None:
-        """All blocks of both engines are free, and nothing is open between them."""
-        self.decode.step()
-        wait_until(lambda: not self.is_held(), "prefill's blocks to come back")
-        wait_until(lambda: is_rested(self.decode), "decode's blocks to come back")
-
-
-def is_rested(engine: Engine) -> bool:
-    """Whether all blocks of an engine are free, as far as it knows now."""
-    engine.step()
-    return engine.try_reset()
+        return not self.prefill.is_rested()
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -134,36 +82,6 @@ def pair(
         decode.start()
         another = partial(launch, model, f"{model}-apart", use("kv_consumer"))
         yield Pair(prefill, decode, prompts, folder / "peer.key", count(), another)
-
-
-class Damage:
-    """A proxy before prefill that changes one byte of what decode pulls."""
-
-    def __init__(self, upstream: str) -> None:
-        self.upstream = upstream.rsplit(":", 1)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        self.damaged = threading.Event()
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def run(self) -> None:
-        while True:
-            try:
-                ours, _ = self.listener.accept()
-            except OSError:
-                return
-            theirs = socket.create_connection((self.upstream[0], int(self.upstream[1])))
-            for source, sink, damage in ((ours, theirs, False), (theirs, ours, True)):
-                threading.Thread(target=self.pump, args=(source, sink, damage), daemon=True).start()
-
-    def pump(self, source: socket.socket, sink: socket.socket, damage: bool) -> None:
-        while data := source.recv(1 << 16):
-            if damage and len(data) > 1 << 12 and not self.damaged.is_set():
-                # Far behind the head of the frame: a byte of a block.
-                data = data[:-100] + bytes([data[-100] ^ 0x40]) + data[-99:]
-                self.damaged.set()
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
 
 
 @pytest.mark.parametrize(("chunks", "more"), [(2, 9), (2, 1), (2, 0), (0, 5), (1, 2)])
@@ -204,7 +122,7 @@ def test_byte_that_changes_on_the_way_is_caught_and_the_prompt_computed(pair: Pa
         handover = pair.offer(tokens)
         ticket = Ticket.of(handover)
         ((incarnation, address),) = ticket.workers
-        proxy = Damage(address)
+        proxy = Damage(address, back=True)
         ticket.workers = [(incarnation, proxy.address)]
         names = decode.add([tokens], TOKENS, handovers=[ticket.seal(pair.key, handover)])
         run = decode.finish(names)
@@ -301,5 +219,5 @@ def test_prefill_that_is_killed_costs_a_computation(pair: Pair) -> None:
     assert run.tokens == [answer]
     assert run.counted("peer_transfers_failed") == 1
     # Nothing is left, and what comes after is served.
-    wait_until(lambda: is_rested(pair.decode), "decode's blocks to come back")
+    wait_until(pair.decode.is_rested, "decode's blocks to come back")
     assert pair.decode.generate([other], TOKENS).results[0].finish_reason == "length"

@@ -47,12 +47,7 @@ class Both:
     def rests(self) -> None:
         """All blocks of both are free."""
         for engine in (self.decode, self.prefill):
-            wait_until(lambda engine=engine: rested(engine), f"{engine.name} to rest")
-
-
-def rested(engine: Engine) -> bool:
-    engine.step()
-    return engine.try_reset()
+            wait_until(engine.is_rested, f"{engine.name} to rest")
 
 
 @pytest.fixture(scope="module", params=ENGINES, ids=lambda it: f"{it[0]}-{it[1]}")
@@ -120,7 +115,7 @@ def test_decode_takes_from_the_cache_what_prefill_no_longer_has(both: Both) -> N
     run = both.take(tokens, handover)
     assert run.tokens == [answer]
     assert run.counted("peer_transfers_failed") == both.ranks
-    wait_until(lambda: rested(both.decode), "decode to rest")
+    wait_until(both.decode.is_rested, "decode to rest")
     # The request that failed has asked the cache again, or computed; the next one asks it first.
     again = both.take(tokens, None)
     assert again.tokens == [answer]

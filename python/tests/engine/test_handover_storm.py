@@ -140,16 +140,11 @@ class Storm:
     def settle(self) -> None:
         """Everything is back on both sides, and nothing is open between them."""
         for engine in (self.decode, self.prefill):
-            wait_until(lambda engine=engine: rested(engine), f"{engine.name} to rest", 60)
+            wait_until(engine.is_rested, f"{engine.name} to rest", 60)
         for engine in (self.decode, self.prefill):
             found = engine.counters()
             for gauge in ("offered", "claimed", "quarantined"):
                 assert found[f"vllm:tessera_peer_{gauge}_bytes"] == 0, (engine.name, gauge)
-
-
-def rested(engine: Engine) -> bool:
-    engine.step()
-    return engine.try_reset()
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3"])

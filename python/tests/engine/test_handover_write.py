@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import TOKENS, Prompts
-from harness import Engine, Node, Run, connector, prompt, wait_until
+from harness import Engine, Node, Run, connector, wait_until
+from pairs import Damage, Engines
 from passes import Desk, legs, mint
+from servers import free_port
 from tickets import Ticket
 
 MODELS = ("llama", "gemma3", "qwen3_next")
@@ -30,76 +31,11 @@ LONG_MS = 600_000
 """Longer than any test: blocks that come back before were not given back by a clock."""
 
 
-class Gate:
-    """A proxy before one address. It changes one byte of a block, if it is told to."""
-
-    def __init__(self, upstream: str) -> None:
-        self.upstream = upstream.rsplit(":", 1)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        self.damaged = threading.Event()
-        threading.Thread(target=self.run, daemon=True).start()
-
-    def run(self) -> None:
-        while True:
-            ours, _ = self.listener.accept()
-            theirs = socket.create_connection((self.upstream[0], int(self.upstream[1])))
-            for source, sink, damage in ((ours, theirs, True), (theirs, ours, False)):
-                threading.Thread(target=self.pump, args=(source, sink, damage), daemon=True).start()
-
-    def pump(self, source: socket.socket, sink: socket.socket, damage: bool) -> None:
-        while data := source.recv(1 << 16):
-            if damage and len(data) > 1 << 12 and not self.damaged.is_set():
-                # Far behind the head of the frame: a byte of a block.
-                data = data[:-100] + bytes([data[-100] ^ 0x40]) + data[-99:]
-                self.damaged.set()
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @dataclass
-class Pair:
-    """A prefill and a decode engine, and the key of whoever sends them requests."""
+class Pair(Engines):
+    """Both get a request at once, with a pass of whoever has the key too."""
 
-    prefill: Engine
-    decode: Engine
-    prompts: Prompts
-    key: Path
     inbox: str
-    _numbers: Iterator[int]
-    apart: Callable[[], Engine]
-    """Starts another decode engine, which has not met prefill."""
-
-    @property
-    def recurrent(self) -> bool:
-        return "qwen3_next" in self.prefill.name
-
-    def new_prompt(self, chunks: int = 2, more: int = 9) -> list[int]:
-        number = next(self._numbers)
-        tokens = prompt(chunks * self.prompts.chunk + more, f"{self.prefill.name} write {number}")
-        if self.recurrent:
-            tokens[-1:] = self.computed(tokens[:-1], 1)
-        return tokens
-
-    def alone(self, tokens: list[int]) -> list[int]:
-        """What one engine answers by itself that has computed the last token as decode does."""
-        if not self.recurrent:
-            return self.computed(tokens)
-        last, *answer = self.computed(tokens[:-1], 1 + TOKENS)
-        assert last == tokens[-1]
-        return answer
-
-    def computed(self, tokens: list[int], count: int = TOKENS) -> list[int]:
-        """What one engine answers that computes the whole prompt by itself."""
-        answer = self.prefill.generate([tokens], count).tokens[0]
-        self.prefill.reset()
-        return answer
 
     def passes(self) -> tuple[dict[str, Any], dict[str, Any]]:
         return legs(mint(self.key, self.inbox))
@@ -130,17 +66,6 @@ class Pair:
         finally:
             stop.set()
             steps.join()
-
-    def forget(self) -> None:
-        """All blocks of both engines are free, and nothing is open between them."""
-        for engine in (self.prefill, self.decode):
-            wait_until(lambda engine=engine: is_rested(engine), f"blocks of {engine.name}")
-
-
-def is_rested(engine: Engine) -> bool:
-    """Whether all blocks of an engine are free, as far as it knows now."""
-    engine.step()
-    return engine.try_reset()
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -173,7 +98,7 @@ def pair(
         prompts = Prompts(prefill.start().block_tokens)
         decode.start()
         another = partial(launch, model, f"{model}-written-apart", use("kv_consumer"))
-        yield Pair(prefill, decode, prompts, folder / "peer.key", inbox, count(), another)
+        yield Pair(prefill, decode, prompts, folder / "peer.key", count(), another, inbox)
 
 
 @pytest.mark.parametrize("first", ["prefill", "decode"])
@@ -186,7 +111,7 @@ def test_prefill_writes_and_decode_answers_like_one_engine(
     to_prefill, to_decode = pair.passes()
     if first == "prefill":
         pair.compute(tokens, to_prefill)
-        assert not is_rested(pair.prefill), "the blocks are kept until decode has come"
+        assert not pair.prefill.is_rested(), "the blocks are kept until decode has come"
         names = pair.ask_decode(tokens, to_decode)
     else:
         names = pair.ask_decode(tokens, to_decode)
@@ -224,11 +149,11 @@ def test_tokens_come_from_the_blocks_that_prefill_has_written(pair: Pair) -> Non
 def test_byte_that_changes_on_the_way_is_caught_and_the_prompt_computed(pair: Pair) -> None:
     tokens = pair.new_prompt()
     answer = pair.computed(tokens)
-    gates: list[Gate] = []
+    gates: list[Damage] = []
 
     def through_a_gate(ticket: Ticket) -> Ticket:
         ((incarnation, address),) = ticket.workers
-        gates.append(Gate(address))
+        gates.append(Damage(address, back=False))
         return replace(ticket, workers=[(incarnation, gates[-1].address)])
 
     with pair.apart() as decode:
@@ -327,5 +252,5 @@ def test_prefill_that_is_killed_costs_a_computation(pair: Pair) -> None:
     run = pair.decode.finish(names)
     assert run.tokens == [answer]
     assert run.counted("peer_transfers_failed") == 1
-    wait_until(lambda: is_rested(pair.decode), "decode's blocks to come back")
+    wait_until(pair.decode.is_rested, "decode's blocks to come back")
     assert pair.decode.generate([other], TOKENS).results[0].finish_reason == "length"
