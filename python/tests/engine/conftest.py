@@ -27,11 +27,11 @@ ENGINES = ("served", "pair", "both", "storm", "loads", "reference", "family")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
     """Tests that share engines run in one worker, whatever the number of workers."""
     for item in items:
         parameters = getattr(item, "callspec", None)
-        shared = [name for name in ENGINES if name in item.fixturenames]  # type: ignore[attr-defined]
+        shared = [name for name in ENGINES if name in item.fixturenames]
         place = "" if "served" in shared else item.path.stem
         which = [str(parameters.indices.get(name)) for name in shared] if parameters else []
         item.add_marker(pytest.mark.xdist_group("-".join([place, *shared, *which])))
