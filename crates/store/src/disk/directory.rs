@@ -25,6 +25,7 @@ use super::tenants::DiskTenants;
 use super::tier::{Done, Waiter};
 use crate::ages::Ages;
 use crate::config::TenantLimits;
+use crate::ghost::Ghost;
 use crate::guard::ReadPin;
 
 /// What is leased is moved for room as long as it takes one part in so many of a disk.
@@ -161,6 +162,8 @@ pub(crate) struct Directory {
     pub(crate) pending: HashMap<ObjectId, Pending>,
     pub(crate) flights: HashMap<ObjectId, Flight>,
     pub(crate) leases: DiskLeases,
+    /// What was stored and not written; see `admission.rs`.
+    pub(crate) seen: Ghost,
     /// What is found.
     pub(crate) sums: Sums,
     pub(crate) dirty_bytes: u64,
@@ -205,6 +208,7 @@ impl Directory {
             pending: HashMap::new(),
             flights: HashMap::new(),
             leases: DiskLeases::default(),
+            seen: Ghost::new(),
             sums: Sums::default(),
             dirty_bytes: 0,
             closing: false,

@@ -5,6 +5,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "sizes of tests are small")]
 
 mod absent;
+mod admission;
 mod conformance;
 mod crash;
 mod drops;
