@@ -180,6 +180,7 @@ fn session() -> impl Strategy<Value = Message> {
         Refusal::Full,
         Refusal::Closing,
         Refusal::Deadline,
+        Refusal::Unrecorded,
         Refusal::Mismatch,
         Refusal::Stranger,
     ]);

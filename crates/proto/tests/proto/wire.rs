@@ -123,6 +123,7 @@ fn session() -> Vec<(&'static str, Message)> {
         refused("refused_deadline", Refusal::Deadline),
         refused("refused_mismatch", Refusal::Mismatch),
         refused("refused_stranger", Refusal::Stranger),
+        refused("refused_unrecorded", Refusal::Unrecorded),
     ]
 }
 
