@@ -56,10 +56,19 @@ def engine_document(vllm_config: Any, kv_cache_config: Any, options: Any, versio
             "dcp": parallel.decode_context_parallel_size,
             "pcp": getattr(parallel, "prefill_context_parallel_size", 1),
         },
+        "speculative": speculation(vllm_config),
         "can_load": transfer.is_kv_consumer and can_continue_prefix(vllm_config),
         "can_save": transfer.is_kv_producer,
         "options": transfer.kv_connector_extra_config,
     }
+
+
+def speculation(vllm_config: Any) -> str:
+    """What guesses tokens, in words that engines compare which hand over to each other."""
+    config = vllm_config.speculative_config
+    if config is None:
+        return ""
+    return f"{config.num_speculative_tokens} tokens of {config.method}, model {config.model}"
 
 
 def refuse_unsupported(vllm_config: Any) -> None:

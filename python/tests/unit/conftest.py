@@ -71,6 +71,7 @@ def engine_config(**changes: Any) -> Any:
         attention_config=SimpleNamespace(backend=None),
         device_config=SimpleNamespace(device_type="cpu"),
         load_config=SimpleNamespace(load_format="auto"),
+        speculative_config=None,
         kv_transfer_config=SimpleNamespace(
             is_kv_producer=True, is_kv_consumer=True, kv_connector_extra_config={}
         ),

@@ -170,6 +170,17 @@ def test_roles_are_honoured() -> None:
     assert not document["can_save"]
 
 
+def test_speculative_decoding_is_said_in_words() -> None:
+    caches = vllm_specs.KVCacheConfig(9, [], [cache_group(full())])
+    config = engine_config()
+    assert layout.engine_document(config, caches, options(), "0.32")["speculative"] == ""
+    config.speculative_config = SimpleNamespace(
+        method="eagle", model="org/draft", num_speculative_tokens=3
+    )
+    document = layout.engine_document(config, caches, options(), "0.32")
+    assert document["speculative"] == "3 tokens of eagle, model org/draft"
+
+
 def test_models_without_or_with_foreign_caches_are_refused() -> None:
     caches = vllm_specs.KVCacheConfig(9, [], [])
     with pytest.raises(UnsupportedEngineError, match="has no KV cache"):

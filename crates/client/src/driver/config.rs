@@ -35,6 +35,9 @@ pub struct EngineConfig {
     /// This worker's place; of no meaning to the scheduler.
     #[serde(default)]
     pub rank: Rank,
+    /// Speculative decoding in the engine's words, empty if there is none.
+    #[serde(default)]
+    pub speculative: String,
     /// Whether this engine may load, as its role and its model allow.
     #[serde(default = "yes")]
     pub can_load: bool,

@@ -71,7 +71,7 @@ impl PeerOptions {
             weights: namespace.weights.clone(),
             tenant: engine.options.tenant.clone(),
             dtype: namespace.dtype.clone(),
-            speculative: String::new(),
+            speculative: engine.speculative.clone(),
             layout: namespace.layout_fingerprint,
             shape,
             times: PeerTimes::default(),

@@ -4,6 +4,7 @@
 //! difference is said with both values.
 
 use tessera_lifecycle::GroupKind;
+use tessera_proto::limits::PEER_TEXT_BYTES_MAX;
 use tessera_proto::message::{Features, PEER_QUIESCENCE, PeerGroup, PeerSetup};
 
 use super::config::PeerOptions;
@@ -23,17 +24,29 @@ pub(super) fn setup(options: &PeerOptions, layout: &Layout) -> PeerSetup {
         fingerprint: layout.fingerprint(index),
     });
     PeerSetup {
-        model: options.model.clone(),
-        revision: options.revision.clone(),
-        weights: hex(&options.weights),
-        tenant: options.tenant.clone(),
-        dtype: options.dtype.clone(),
-        speculative: options.speculative.clone(),
+        model: said(&options.model),
+        revision: said(&options.revision),
+        weights: said(&hex(&options.weights)),
+        tenant: said(&options.tenant),
+        dtype: said(&options.dtype),
+        speculative: said(&options.speculative),
         layout: options.layout,
         topology: options.shape.topology(),
         piece_bytes: options.bounds.piece_bytes,
         groups: groups.collect(),
     }
+}
+
+/// A text as a HELLO can bring it: one that is too long ends in its own digest. Cut, it would
+/// differ from what it is compared with, or be equal to what it is not.
+fn said(text: &str) -> String {
+    let limit = PEER_TEXT_BYTES_MAX as usize;
+    if text.len() <= limit {
+        return text.to_owned();
+    }
+    let digest = format!("... blake3 {}", blake3::hash(text.as_bytes()));
+    let start = text.floor_char_boundary(limit - digest.len());
+    format!("{}{digest}", &text[..start])
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -153,6 +153,31 @@ async fn a_mismatch_fails_the_transfer_and_moves_nothing() {
     }
 }
 
+/// A folder's name may be longer than what a HELLO has room for.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_texts_are_compared_to_their_last_byte() {
+    let long = "\u{e9}".repeat(400);
+    for (end, equal) in [("a", true), ("b", false)] {
+        let start = |model: String| async {
+            let mut options = options("full", 0);
+            options.model = model;
+            Worker::start(&options, None).await
+        };
+        let source = start(format!("{long}a")).await;
+        let destination = start(format!("{long}{end}")).await;
+        destination.meets(&source);
+        let mut transfer = Transfer::new(1, Mode::Read, vec![part((0, 0), 0, &[(0, 1, 2)])]);
+        if !equal {
+            (transfer.lease_ms, transfer.timeout_ms) = (300, 300);
+        }
+        transfer.begin(&[&source], &[&destination]);
+        let failed = results(&destination, 1).await.failed;
+        assert_eq!(failed.is_empty(), equal, "{end}");
+        results(&source, 1).await;
+        quiet(&[&source, &destination]).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_connection_of_a_process_takes_the_place_of_the_first() {
     let worker = Worker::new("full", 0).await;

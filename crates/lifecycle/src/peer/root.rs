@@ -176,8 +176,9 @@ impl PeerRoot {
             return;
         }
         let mut transfer = Transfer::new(order, now);
-        if let Some(failure) = self.obstacle(now, order) {
-            transfer.fail(now, failure);
+        match self.obstacle(now, order) {
+            Some(failure) => transfer.fail(now, failure),
+            None => transfer.begin(),
         }
         for (part, peer) in order
             .parts
@@ -340,6 +341,7 @@ impl PeerRoot {
             return;
         }
         self.ping(now);
+        self.forget_lost(now);
         self.transfers.touch_all();
         self.stirred = true;
         self.advance(now);

@@ -100,6 +100,14 @@ impl Transfer {
         }
     }
 
+    /// It begins: whoever wrote its ticket waits for it.
+    pub(crate) fn begin(&mut self) {
+        let awaited = self.mode == Mode::Read && !self.lends();
+        for part in self.parts.values_mut() {
+            part.awaited = awaited;
+        }
+    }
+
     pub(crate) const fn lends(&self) -> bool {
         self.side.lends(self.mode)
     }
