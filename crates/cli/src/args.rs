@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tessera_client::NamespaceDigest;
 use tessera_node::Address;
-use tessera_proxy::Upstream;
+use tessera_proxy::{Inbox, Upstream};
 
 use crate::bench::{floor, prefill};
 use crate::units::{
@@ -132,6 +132,14 @@ pub(crate) struct ProxyArguments {
     /// How both engines share a prompt
     #[arg(long, value_enum, default_value_t = ProxyMode::Read)]
     pub(crate) mode: ProxyMode,
+    /// Where a prefill engine takes tickets, its option peer_inbox; for --mode write, once for
+    /// each --prefill and in their order
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) inbox: Vec<Inbox>,
+    /// The engines' key for --mode write, their option peer_key_file; else TESSERA_PEER_KEY, or
+    /// the key of this user's engines on this host
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
     /// Bytes that a request may have
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32MiB")]
     pub(crate) max_body: u64,
@@ -151,6 +159,8 @@ pub(crate) struct ProxyArguments {
 pub(crate) enum ProxyMode {
     /// One after the other: decode pulls what prefill has computed
     Read,
+    /// Both at once: prefill writes what it has computed into decode's blocks
+    Write,
 }
 
 /// Arguments of `tessera stat`.
