@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 CLASSES = ("llama", "gemma3", "gpt_oss", "qwen3_next")
 CONTROLS = 4
 TOKENS = 16
-ENGINES = ("served", "pair", "both", "storm", "loads", "reference", "family")
+ENGINES = ("served", "pair", "both", "storm", "shapes", "loads", "reference", "family")
 """Fixtures whose engines many tests share."""
 
 
