@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
     check_memory(ram)?;
     let (in_ram, on_disk) = tenants(&quota, &disk_quota)?;
     let write = policy((write, admission), ram)?;
-    let data = (!data.is_empty()).then(|| DataConfig {
+    let data = (!data.is_empty()).then_some(DataConfig {
         folders: data,
         bytes: disk,
         write,
