@@ -137,6 +137,9 @@ pub(crate) struct Pending {
     pub(crate) ticket: u64,
     pub(crate) write: WriteId,
     pub(crate) namespace: NamespaceDigest,
+    pub(crate) tenant: TenantTag,
+    /// When the object was stored, seconds since the start of 1970.
+    pub(crate) stored_s: u32,
     pub(crate) disk: usize,
     pub(crate) waiters: Vec<Done>,
 }
@@ -305,6 +308,11 @@ impl Directory {
         }
         let stored_s = self.records.location(record).stored_s;
         self.ages.is_over(self.tenant(record), stored_s)
+    }
+
+    /// Whether the time of an object is over that is still on its way to a disk.
+    pub(crate) fn is_late(&self, pending: &Pending) -> bool {
+        self.ages.is_over(pending.tenant, pending.stored_s)
     }
 
     fn is_dropped(&self, record: RecordId) -> bool {

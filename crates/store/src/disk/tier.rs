@@ -71,6 +71,8 @@ impl Shared {
             ticket,
             write: header.write,
             namespace: header.namespace,
+            tenant: header.tenant,
+            stored_s: pin.stored_s(),
             disk,
             waiters,
         };
@@ -249,7 +251,8 @@ impl DiskTier {
             directory.kill(record);
         }
         let on_disk = record.is_some() || pending.is_some();
-        let gone = in_ram || on_disk;
+        let found = |object: &Pending| !directory.is_late(object);
+        let gone = in_ram || record.is_some() || pending.as_ref().is_some_and(found);
         let last = Recording::new(move |recorded| done(recorded.map(|()| gone)));
         shared.counters.removed.add(u64::from(on_disk));
         for (number, work) in shared.work.iter().enumerate() {
