@@ -1,9 +1,9 @@
 //! A request's way over the engines.
 //!
 //! Called by `routes`. In READ mode prefill is asked first, for one token, and what it answers goes
-//! on to decode with the request; WRITE is in `parallel`. An engine that fails is followed by another one, as long as the
-//! client has had nothing. A ticket that was given to an engine that failed may be given to the
-//! next: it is good once, and who finds it used computes.
+//! on to decode with the request; WRITE is in `parallel`. An engine that fails is followed by
+//! another one, as long as the client has had nothing. A ticket that was given to an engine that
+//! failed may be given to the next: it is good once, and who finds it used computes.
 
 use std::sync::Arc;
 use std::time::Instant;

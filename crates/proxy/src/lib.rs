@@ -2,9 +2,9 @@
 //!
 //! Called by the binary (`tessera proxy`). It speaks the OpenAI interface on both sides and knows
 //! nothing of blocks: tickets and passes in `kv_transfer_params` go through it as they are, and
-//! whoever starts it keeps the key of passes. Invariants: an engine is asked again, or another one, only before the client has had a byte of an answer; what
-//! is asked of an engine for a client ends when that client goes; every wait has a bound, and so
-//! has everything that is kept for a client.
+//! whoever starts it keeps the key of passes. Invariants: an engine is asked again, or another one,
+//! only before the client has had a byte of an answer; what is asked of an engine for a client ends
+//! when that client goes; every wait has a bound, and so has everything that is kept for a client.
 #![forbid(unsafe_code)]
 
 mod asked;

@@ -52,6 +52,7 @@ def engine_config(**changes: Any) -> Any:
             hf_text_config=SimpleNamespace(rope_parameters={"rope_type": "default"}),
             max_model_len=4096,
             seed=0,
+            get_total_num_kv_heads=lambda: 8,
         ),
         cache_config=SimpleNamespace(
             cache_dtype="auto",

@@ -47,8 +47,11 @@ pub enum Refused {
     /// The ticket is of another prompt.
     #[error("the ticket was written for another prompt: pass it on with its own request only")]
     Prompt,
-    /// The ticket is of an engine with another cache or another number of ranks.
-    #[error("the ticket is of an engine with another cache, or with another number of ranks")]
+    /// The ticket is of an engine with another cache or with ranks that were not expected.
+    #[error(
+        "the ticket is of an engine with another cache, or with another number of ranks than \
+         peer_tp_size says"
+    )]
     Shape,
     /// Another request came with the same pass, or another ticket.
     #[error("a pass admits one request on each engine, and this one was used before")]
@@ -246,7 +249,7 @@ impl HandoverRoot {
         if self.is_full() {
             return Err(Refused::Full);
         }
-        if ticket.workers.len() != self.config.shape.ranks().len() {
+        if ticket.workers.len() != self.config.peer_ranks {
             return Err(Refused::Shape);
         }
         if prompt.digest(ticket.tokens) != Some(ticket.prompt) {

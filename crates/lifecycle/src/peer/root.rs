@@ -217,12 +217,13 @@ impl PeerRoot {
         let named = self.config.class == LayoutClass::Block && !nameless;
         let blocks = order.parts.iter().flat_map(|part| &part.local);
         let blocks = blocks.filter(|at| named && !at.is_null());
+        let blocks: BTreeSet<_> = blocks.map(|at| at.block).collect();
         self.settled.push(Settled {
             transfer,
             request,
             side: order.side,
             failed: !named,
-            invalid_blocks: blocks.map(|at| at.block).collect(),
+            invalid_blocks: blocks.into_iter().collect(),
         });
     }
 
