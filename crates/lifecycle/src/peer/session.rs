@@ -81,6 +81,11 @@ impl Session {
         true
     }
 
+    /// Whether there has been no connection since something was last open with the process.
+    pub(crate) fn was_never_met(&self) -> bool {
+        self.newest == ConnectionId(0)
+    }
+
     /// Drops the connection, and what has no meaning without it.
     pub(crate) fn lose(&mut self) {
         self.connection = None;

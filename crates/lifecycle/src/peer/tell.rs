@@ -99,6 +99,11 @@ impl PeerRoot {
             return;
         };
         (session.dialing, session.dial_at) = (false, again);
+        if session.was_never_met() {
+            // It holds no claim of ours: what it offers ends with its lease, without our word.
+            session.outbox.clear();
+            self.releasing.retain(|(_, of)| *of != peer);
+        }
         self.stirred = true;
         self.fail_untouched(now, peer, failure);
     }
