@@ -125,7 +125,7 @@ async fn dropped_namespace_does_not_come_back_with_the_next_start_of_the_node() 
 #[tokio::test(flavor = "multi_thread")]
 async fn node_says_that_it_takes_drop_to_a_client_who_knows_of_it() {
     let node = start(config()).await;
-    for (offered, agreed) in [(0, 0), (1, 1), (2, 2), (7, 3)] {
+    for (offered, agreed) in [(0, 0), (1, 1), (2, 2), (4, 4), (15, 7)] {
         let mut client = Client::silent(node.address()).await;
         let hello = Hello {
             version_min: PROTOCOL_VERSION,
