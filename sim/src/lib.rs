@@ -5,4 +5,5 @@
 
 #![forbid(unsafe_code)]
 
+pub mod counts;
 pub mod faults;

@@ -78,6 +78,11 @@ impl Cache {
         self.root.join("guest").join(format!("run-{process}"))
     }
 
+    /// Profiles of one count of instructions, for the process that counts.
+    pub(crate) fn counts(&self, process: u32) -> PathBuf {
+        self.root.join(format!("counts-{process}"))
+    }
+
     /// Where the output of the step `name` is kept.
     pub(crate) fn log(&self, name: &str) -> PathBuf {
         self.root.join("logs").join(format!("{name}.log"))

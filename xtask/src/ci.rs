@@ -10,6 +10,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use crate::command;
+use crate::counts;
 use crate::documented;
 use crate::fuzz;
 use crate::project::Project;
@@ -44,6 +45,8 @@ enum Stage {
     Rust,
     /// Ruff and mypy.
     Python,
+    /// `cargo xtask counts`.
+    Counts,
     /// Clippy of the RDMA transport, and `cargo xtask rdma-test`.
     Rdma,
     /// `cargo xtask test`.
@@ -67,6 +70,7 @@ pub(crate) fn command(project: &Project, arguments: &CiArguments) -> Result<Exit
         match stage {
             Stage::Rust => rust_checks(project, &mut stages),
             Stage::Python => python_checks(project, &mut stages),
+            Stage::Counts => stages.note("counts", counts::check(project)),
             Stage::Rdma => {
                 stages.run(project, "clippy-verbs", rdma::clippy(project));
                 match rdma::run_all(project) {

@@ -11,6 +11,7 @@ mod cache;
 mod children;
 mod ci;
 mod command;
+mod counts;
 mod cpio;
 mod demo;
 mod documented;
@@ -50,6 +51,8 @@ enum Task {
     Test(suite::TestArguments),
     /// Measure the data path against a raw socket floor of the same run.
     Bench(bench::BenchArguments),
+    /// Count the instructions of the hot paths, and compare them with the committed table.
+    Counts(counts::CountsArguments),
     /// Run the tests of the RDMA transport on real verbs, in a guest that has RDMA devices.
     RdmaTest(rdma::RdmaArguments),
     /// Everything that must hold before a change is accepted, in order of cost.
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Task::Demo(arguments) => demo::command(&project, arguments),
         Task::Test(arguments) => suite::command(&project, arguments),
         Task::Bench(arguments) => bench::command(&project, arguments),
+        Task::Counts(arguments) => counts::command(&project, arguments),
         Task::RdmaTest(arguments) => rdma::command(&project, arguments),
         Task::Ci(arguments) => ci::command(&project, arguments),
         Task::Fuzz(arguments) => fuzz::command(&project, arguments),

@@ -188,7 +188,7 @@ impl PeerRoot {
                 continue;
             };
             if let Some(part) = transfer.parts.get_mut(&at.part) {
-                part.owed = false;
+                (part.owed, part.awaited) = (false, false);
             }
             transfer.fail(now, PeerFailure::Refused);
         }
@@ -270,7 +270,7 @@ impl PeerRoot {
         else {
             return false;
         };
-        (part.owed, part.said, part.asked) = (false, false, None);
+        (part.owed, part.awaited, part.said, part.asked) = (false, false, false, None);
         let answered = write && part.is_live();
         if !part.is_over() && !answered {
             transfer.fail(now, PeerFailure::PeerAborted);
