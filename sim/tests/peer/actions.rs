@@ -118,7 +118,14 @@ impl World {
         let left = state.left;
         for (at, op) in state.ops.iter().enumerate().filter(|(_, op)| !op.settled) {
             let whole = self.flows(state, op);
+            let seen = self.mode(op.transfer) == Mode::Write && !self.setup.unseen;
             if whole && op.reads && op.writes {
+                actions.push(match seen {
+                    true => Action::Land(at),
+                    false => Action::Done(at),
+                });
+            }
+            if whole && op.landed {
                 actions.push(Action::Done(at));
             }
             if !whole || left.errors > 0 {

@@ -144,6 +144,7 @@ impl State {
                 self.cut(world, prefill, decode);
             }
             Action::Notice(prefill, decode, end) => self.notice(world, prefill, decode, end),
+            Action::Land(at) => self.land(world, at),
             Action::Done(at) => self.done(world, at),
             Action::Error(at) => self.error(world, at),
             Action::Fenced(at) => self.fenced(world, at),
@@ -272,11 +273,26 @@ impl State {
         });
     }
 
+    /// The lender sees the end of what is written, before the mover has its answer.
+    fn land(&mut self, world: &World, at: usize) {
+        let op = &mut self.ops[at];
+        (op.reads, op.writes, op.landed) = (false, false, true);
+        let op = op.clone();
+        self.landed.insert((op.transfer, op.at.part));
+        world.saw(Reached::Landed);
+        let (transfer, part) = (TransferId(op.transfer as u128 + 1), op.at);
+        let lender = self.address(op.lender);
+        self.event_twice(world, lender, PeerEvent::Landed { transfer, at: part });
+    }
+
     fn done(&mut self, world: &World, at: usize) {
         let op = self.ops.remove(at);
         self.landed.insert((op.transfer, op.at.part));
         let (transfer, part) = (TransferId(op.transfer as u128 + 1), op.at);
-        let drain = Drain::Clean;
+        let drain = match op.landed {
+            true => Drain::Noted,
+            false => Drain::Clean,
+        };
         let mover = self.address(op.mover);
         self.event_twice(
             world,

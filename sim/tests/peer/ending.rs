@@ -58,7 +58,7 @@ impl World {
         actions.retain(|action| !matches!(action, Action::Order(..)));
         let rank = |action: &Action| match action {
             Action::Deliver(_) => 0,
-            Action::Done(_) => 1,
+            Action::Land(_) | Action::Done(_) => 1,
             Action::Error(_) => 2,
             Action::Fenced(_) => 3,
             Action::Proven(_) => 4,

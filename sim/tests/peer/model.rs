@@ -8,8 +8,8 @@ use tessera_lifecycle::peer::Mode::{self, Read, Write};
 
 use crate::law::Law;
 use crate::reached::Reached::{
-    self, Aborted, Again, Broken, Closed, Death, Error, Failed, Preempted, Raised, Restarted,
-    Revoked, Succeeded,
+    self, Aborted, Again, Broken, Closed, Death, Error, Failed, Landed, Preempted, Raised,
+    Restarted, Revoked, Succeeded,
 };
 use crate::world::{Action, Budget, Setup, State, World};
 
@@ -139,6 +139,7 @@ fn setup(mode: Mode, class: LayoutClass, budget: Budget) -> Setup {
         mode,
         mixed: false,
         ticketed: false,
+        unseen: false,
         class,
         synchronous: false,
         prefill: 1,
@@ -190,8 +191,26 @@ fn writes_whose_operations_fail() {
         budget!(errors: 2, breaks: 1, devices: 1),
     );
     for class in [Request, Block] {
-        let seen = [Succeeded, Failed, Error, Closed, Revoked];
+        let seen = [Succeeded, Failed, Error, Closed, Revoked, Landed];
         explore("WRITE, errors", setup(Write, class, budget), &seen);
+    }
+}
+
+/// Decode does not see the end of a part without bytes: prefill's word says it.
+#[test]
+fn writes_whose_end_decode_does_not_see() {
+    for (ci, parts) in [
+        (budget!(errors: 1, devices: 1), 2),
+        (budget!(breaks: 1, ticks: 1), 1),
+    ] {
+        let deep = Budget {
+            breaks: 1,
+            errors: ci.errors + 1,
+            ..ci
+        };
+        let mut setup = setup(Write, Request, budget(ci, deep));
+        (setup.unseen, setup.parts) = (true, parts);
+        explore("WRITE, unseen", setup, &[Succeeded, Failed, Closed]);
     }
 }
 

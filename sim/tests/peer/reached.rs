@@ -19,10 +19,11 @@ pub(crate) enum Reached {
     Death,
     Raised,
     Again,
+    Landed,
 }
 
 impl Reached {
-    pub(crate) const COUNT: usize = 12;
+    pub(crate) const COUNT: usize = 13;
     pub(crate) const ALL: [Self; Self::COUNT] = [
         Self::Succeeded,
         Self::Failed,
@@ -36,6 +37,7 @@ impl Reached {
         Self::Death,
         Self::Raised,
         Self::Again,
+        Self::Landed,
     ];
 }
 

@@ -46,6 +46,7 @@ fn setup(random: &mut Random, faults: bool) -> Setup {
     };
     let mixed = random.chance(30);
     let ticketed = random.chance(50);
+    let unseen = random.chance(20);
     let class = match random.chance(50) {
         true => LayoutClass::Request,
         false => LayoutClass::Block,
@@ -72,6 +73,7 @@ fn setup(random: &mut Random, faults: bool) -> Setup {
         mode,
         mixed,
         ticketed,
+        unseen,
         class,
         synchronous: class == LayoutClass::Request && random.chance(20),
         prefill: 1 + random.index(2),
@@ -90,6 +92,7 @@ fn is_rare(action: &Action) -> bool {
         Action::Order(..)
             | Action::Deliver(_)
             | Action::Connect(..)
+            | Action::Land(_)
             | Action::Done(_)
             | Action::Fenced(_)
             | Action::Proven(_)

@@ -141,6 +141,7 @@ impl State {
             connection: part.connection,
             reads: !read || reaches,
             writes: read || reaches,
+            landed: false,
             settled: false,
         });
     }

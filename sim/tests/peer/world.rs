@@ -62,6 +62,9 @@ pub(crate) struct Setup {
     /// Whether decode writes a ticket of what is to be written, and prefill claims by it, which may
     /// be before decode's workers know of it; else decode's workers offer.
     pub(crate) ticketed: bool,
+    /// Whether decode does not see the end of what is written and must be told, as of a part
+    /// without bytes; else it sees it first, and prefill has its answer.
+    pub(crate) unseen: bool,
     pub(crate) class: LayoutClass,
     pub(crate) synchronous: bool,
     /// Workers on each side.
@@ -137,6 +140,8 @@ pub(crate) struct Op {
     pub(crate) reads: bool,
     /// It may write the destination's memory.
     pub(crate) writes: bool,
+    /// The lender of a WRITE has seen its end, and the answer is on its way.
+    pub(crate) landed: bool,
     /// Its mover knows how it ended, or is dead, or has fenced it.
     pub(crate) settled: bool,
 }
@@ -183,6 +188,8 @@ pub(crate) enum Action {
     Break(usize, usize),
     /// One end learns that its connection is gone.
     Notice(usize, usize, usize),
+    /// All of a WRITE is at its destination, which sees it.
+    Land(usize),
     Done(usize),
     Error(usize),
     Fenced(usize),

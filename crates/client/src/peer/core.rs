@@ -217,18 +217,18 @@ impl Core {
         self: &Arc<Self>,
         link: &Link,
         named: PartName,
-        failure: Option<PeerFailure>,
+        ended: Result<Drain, PeerFailure>,
     ) {
-        if !link.finish(named, failure.is_none()) {
+        if !link.finish(named, ended.is_ok()) {
             return;
         }
         let PartName { transfer, at } = named;
-        let failed = failure.map(|failure| PeerEvent::PartFailed {
+        let failed = ended.err().map(|failure| PeerEvent::PartFailed {
             transfer,
             at,
             failure,
         });
-        let drain = Drain::Clean;
+        let drain = ended.unwrap_or(Drain::Clean);
         let drained = PeerEvent::PartDrained {
             transfer,
             at,

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tessera_lifecycle::peer::{Frame, PeerFailure, Side};
+use tessera_lifecycle::peer::{Drain, Frame, PeerEvent, PeerFailure, Side};
 use tessera_proto::message::{
     PartName, PartStatus, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer,
 };
@@ -116,7 +116,8 @@ impl Reader {
                 if self.link.next_push() != Some(named) {
                     return malformed("an answer to a part that was not pushed");
                 }
-                self.core.part_over(&self.link, named, failure(status));
+                self.core
+                    .part_over(&self.link, named, outcome(status, Drain::Noted));
                 Ok(())
             }
             _ => malformed("a frame that no engine sends to another"),
@@ -138,7 +139,7 @@ impl Reader {
         if answer.status != PartStatus::Done {
             self.receiver.payload_discard(deadline).await?;
             self.core
-                .part_over(&self.link, named, failure(answer.status));
+                .part_over(&self.link, named, outcome(answer.status, Drain::Clean));
             return Ok(());
         }
         let Some((piece, place)) = pull.left.pop_front() else {
@@ -158,7 +159,9 @@ impl Reader {
         }
         pull.next += 1;
         match pull.left.is_empty() {
-            true => self.core.part_over(&self.link, named, failure(pull.status)),
+            true => self
+                .core
+                .part_over(&self.link, named, outcome(pull.status, Drain::Clean)),
             false => self.pulling = Some(pull),
         }
         Ok(())
@@ -208,10 +211,12 @@ impl Reader {
             self.pushed = Some(pushed);
             return Ok(());
         }
-        let answer = PeerPushAnswer {
-            part: push.part,
-            status: pushed.status,
-        };
+        let (part, status) = (named, pushed.status);
+        if status == PartStatus::Done {
+            let PartName { transfer, at } = named;
+            self.core.report([PeerEvent::Landed { transfer, at }]);
+        }
+        let answer = PeerPushAnswer { part, status };
         self.link.owe(Job::Answer(answer), self.core.bounds.parts)
     }
 
@@ -245,12 +250,12 @@ fn ended(broken: Broken) -> End {
     }
 }
 
-/// What a status says of the transfer.
-pub(super) const fn failure(status: PartStatus) -> Option<PeerFailure> {
+/// What a status says of the part; `well` is what a good one says.
+const fn outcome(status: PartStatus, well: Drain) -> Result<Drain, PeerFailure> {
     match status {
-        PartStatus::Done => None,
-        PartStatus::Refused => Some(PeerFailure::Refused),
-        PartStatus::Corrupt => Some(PeerFailure::Corrupt),
-        PartStatus::Device => Some(PeerFailure::Device),
+        PartStatus::Done => Ok(well),
+        PartStatus::Refused => Err(PeerFailure::Refused),
+        PartStatus::Corrupt => Err(PeerFailure::Corrupt),
+        PartStatus::Device => Err(PeerFailure::Device),
     }
 }

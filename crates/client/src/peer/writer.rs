@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 
-use tessera_lifecycle::peer::{Mode, Move, PeerFailure, Side};
+use tessera_lifecycle::peer::{Drain, Mode, Move, PeerFailure, Side};
 use tessera_proto::message::{PartName, PartStatus, PeerPull, PeerPullAnswer, PeerPush};
 use tessera_proto::{FrameHeader, Kind};
 use tessera_transport::{Payload, Segments, Sender};
@@ -111,17 +111,17 @@ impl Writer {
         let cut =
             share.and_then(|share| pieces::of_move(share, most, mode, &order.local, &order.remote));
         let cut = cut.filter(|cut| pieces::length_bytes(cut) == order.length_bytes);
-        let over = |failure| core.part_over(&self.link, named, failure);
+        let over = |ended| core.part_over(&self.link, named, ended);
         let Some(cut) = cut else {
-            over(Some(PeerFailure::Malformed));
+            over(Err(PeerFailure::Malformed));
             return Ok(());
         };
         if cut.is_empty() {
-            over(None);
+            over(Ok(Drain::Clean));
             return Ok(());
         }
         if self.rest().await?.is_err() {
-            over(Some(PeerFailure::Device));
+            over(Err(PeerFailure::Device));
             return Ok(());
         }
         match order.mode {
@@ -141,8 +141,8 @@ impl Writer {
 
     async fn pull(&mut self, named: PartName, cut: Vec<Piece>) -> Result<(), End> {
         let Some(places) = self.core.memory.lend(&cut) else {
-            let failure = Some(PeerFailure::Malformed);
-            self.core.part_over(&self.link, named, failure);
+            let refused = Err(PeerFailure::Malformed);
+            self.core.part_over(&self.link, named, refused);
             return Ok(());
         };
         self.link.expect_pieces(Pull {

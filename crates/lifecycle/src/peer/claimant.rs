@@ -71,13 +71,19 @@ impl PeerRoot {
         let Some((transfer, part)) = self.moving(id, at) else {
             return;
         };
+        let write = transfer.mode == Mode::Write;
         let Some(part) = transfer.parts.get_mut(&part) else {
             return;
         };
         match drain {
-            Drain::Clean => {
+            Drain::Clean | Drain::Noted => {
                 part.conclude(Ok(()));
                 part.rest(Proof::Clean);
+                let noted = write && drain == Drain::Noted && part.outcome == Some(Ok(()));
+                // Unless it has closed the part before its answer came.
+                if noted && part.owed {
+                    (part.owed, part.said) = (false, true);
+                }
             }
             Drain::Dirty => {
                 part.conclude(Err(PeerFailure::Transport));
@@ -243,7 +249,8 @@ impl PeerRoot {
         }
     }
 
-    /// The lender holds nothing for a part that we move. False if we do not move it.
+    /// The lender holds nothing for a part that we move. False if we do not move it. Of a WRITE
+    /// that is under way its answer is still to come: it has seen the end of it first.
     pub(super) fn lender_is_done(
         &mut self,
         now: Instant,
@@ -255,6 +262,7 @@ impl PeerRoot {
         let Some(transfer) = transfer else {
             return false;
         };
+        let write = transfer.mode == Mode::Write;
         let Some(part) = transfer
             .parts
             .get_mut(&part)
@@ -263,7 +271,8 @@ impl PeerRoot {
             return false;
         };
         (part.owed, part.awaited, part.said, part.asked) = (false, false, false, None);
-        if !part.is_over() {
+        let answered = write && part.is_live();
+        if !part.is_over() && !answered {
             transfer.fail(now, PeerFailure::PeerAborted);
         }
         true

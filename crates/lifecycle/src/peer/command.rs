@@ -73,6 +73,8 @@ pub enum PeerCommand {
 pub enum Drain {
     /// Each ended well.
     Clean,
+    /// The same, and the lender has said that it saw the end itself: it waits for no word (WRITE).
+    Noted,
     /// Some ended with an error: the part is at rest only behind a fence.
     Dirty,
 }
@@ -129,6 +131,14 @@ pub enum PeerEvent {
         at: PartAttempt,
         /// How.
         drain: Drain,
+    },
+    /// Every byte of a part that a peer writes here is in its blocks and is what was sent, and the
+    /// peer will write no more of it: for the lender of a WRITE, in the place of its last word.
+    Landed {
+        /// The transfer.
+        transfer: TransferId,
+        /// The part.
+        at: PartAttempt,
     },
     /// A fence of a connection is complete.
     Fenced {

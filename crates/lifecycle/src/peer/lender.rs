@@ -223,6 +223,22 @@ impl PeerRoot {
         }
     }
 
+    /// All of a part that a peer writes is here: this side has seen the end of it, and waits for no
+    /// word. What the device that owns the memory still owes is a fact of its own.
+    pub(super) fn part_landed(&mut self, id: TransferId, at: PartAttempt) {
+        let transfer = self.transfers.get_mut(id);
+        let transfer = transfer.filter(|of| of.lends() && of.mode == Mode::Write);
+        let part = transfer.and_then(|of| of.parts.get_mut(&at.part));
+        let writes = |part: &&mut Part| part.is_live() && !part.dirty;
+        match part.filter(|part| writes(part) && part.attempt == at.attempt) {
+            Some(part) => {
+                part.conclude(Ok(()));
+                part.rest(Proof::Clean);
+            }
+            None => self.counters.late_completions += 1,
+        }
+    }
+
     pub(super) fn on_release(
         &mut self,
         now: Instant,

@@ -322,6 +322,7 @@ impl PeerRoot {
                 at,
                 drain,
             } => self.part_drained(now, transfer, at, drain),
+            PeerEvent::Landed { transfer, at } => self.part_landed(transfer, at),
             PeerEvent::Fenced { peer, fence } => self.fenced(now, peer, fence),
             PeerEvent::DeviceFenced(transfer) => self.device_fenced(transfer),
             PeerEvent::DeviceFailed(transfer) => self.device_failed(now, transfer),

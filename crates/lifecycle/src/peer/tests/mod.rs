@@ -8,6 +8,7 @@ mod claims;
 mod early;
 mod fences;
 mod forgotten;
+mod landed;
 mod messages;
 mod orders;
 mod scene;

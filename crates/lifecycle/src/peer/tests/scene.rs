@@ -276,7 +276,7 @@ impl Scene {
     pub(super) fn succeed(&mut self, mode: Mode, number: u64, index: u16) {
         match mode {
             Mode::Read => self.drained(number, index, Drain::Clean),
-            Mode::Write => self.hear(Message::DataDone {
+            Mode::Write => self.event(PeerEvent::Landed {
                 transfer: transfer(number),
                 at: at(index),
             }),
