@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 SET_BYTES = 256 << 20
 SAMPLE = 16
 PATIENCE_S = 60.0
+FAREWELL_S = 10.0
 # In flight while what was written is read back, which is not timed.
 READ_BACK = 8
 
@@ -138,6 +139,10 @@ def wait_for_port(port: int, server: subprocess.Popen[bytes]) -> None:
 
 
 def end(server: subprocess.Popen[bytes]) -> None:
-    """Ends a server that keeps nothing."""
-    server.kill()
-    server.wait()
+    """Ends a server, which may remove the shared memory that it has made."""
+    server.terminate()
+    try:
+        server.wait(FAREWELL_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()

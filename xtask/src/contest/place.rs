@@ -7,13 +7,14 @@
 use std::process::{Command, Stdio};
 
 /// Some systems take no address of loopback for their own: a pair of interfaces that end in each
-/// other gives them one, and reaches nobody. Without it they say what they lack.
-const ENTER: &str = "ip link set lo up || exit 1
+/// other gives them one, and reaches nobody. Without it they say what they lack. Shared memory is
+/// their own too: what a daemon leaves there would keep the memory, and the next one from starting.
+const ENTER: &str = "ip link set lo up && mount -t tmpfs tmpfs /dev/shm || exit 1
 ip link add lan0 type veth peer name lan1 &&
     ip addr add 10.77.0.1/32 dev lan0 && ip link set lan0 up && ip link set lan1 up
 exec \"$@\"";
 
-const HOLD: [&str; 5] = ["--net", "--pid", "--fork", "--kill-child", "--"];
+const HOLD: [&str; 6] = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--"];
 
 /// Where a system runs.
 pub(super) enum Place {
