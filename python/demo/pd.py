@@ -1,7 +1,8 @@
-"""`cargo xtask demo --pd`: a prefill and a decode engine of each model behind two dispatchers.
+"""`cargo xtask demo --pd`: a prefill and a decode engine of each model behind three dispatchers.
 
-Every prompt goes through `vllm-router`, as a client's would, and others through `tessera proxy`:
-prefill computes it, and decode goes on from its blocks. The tokens must be those of one engine
+Prompts go through `vllm-router`, as a client's would, and others through `tessera proxy` in both of
+its modes: prefill computes a prompt, and decode goes on from its blocks, which it reads, or which
+prefill writes to it. The tokens must be those of one engine
 alone, and decode must compute only the last token of each prompt. Status goes to standard error,
 the table to standard output; with `--json` one JSON line goes there instead.
 
@@ -20,10 +21,9 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from harness import FAILURES, Node, connector, prompt, wait_until
-from servers import HttpError, Proxy, Router, Server, Service, counting
+from harness import FAILURES, Node, prompt, wait_until
+from servers import WRITER, HttpError, Pair, Server, Service, counting, pair
 
 from demo import TOKENS, status
 
@@ -93,39 +93,34 @@ def demonstrate(name: str, binary: Path, models: Path, logs: Path, node: Node) -
     recipe = RECIPES[name]()
     status(f"{name}: model ({recipe.layout} attention)")
     model = ensure(name, models)
-    options = {"save": False, "load": False, "peer_listen": "127.0.0.1:0"}
-
-    def server(role: str) -> Server:
-        use: dict[str, Any] = {**connector(node.address, **options), "kv_role": role}
-        return Server(model, logs / f"{name}-{role}.log", use)
-
     status(f"{name}: prefill and decode engine start")
-    with server("kv_producer") as prefill, server("kv_consumer") as decode:
-        prefill.ready()
-        decode.ready()
-        urls = (prefill.url, decode.url)
-        with (
-            Router(logs / f"{name}-router.log", *urls) as router,
-            Proxy(binary, logs / f"{name}-proxy.log", *urls) as proxy,
-        ):
-            for dispatcher, service in {"vllm-router": router, "tessera proxy": proxy}.items():
-                service.ready()
-                status(f"{name}: prompts by one engine alone")
-                seeds = [f"{name} {dispatcher} {index}" for index in range(PROMPTS)]
-                prompts = [prompt(PROMPT_TOKENS, seed) for seed in seeds]
-                single = [alone(prefill, tokens, name) for tokens in prompts]
-                rest(prefill, decode)
-                status(f"{name}: the same prompts by two, behind {dispatcher}")
-                # Connections are made with the first one, whose time says nothing.
-                handed_over(prefill, decode, service, prompt(PROMPT_TOKENS, "warm up"))
-                found = [handed_over(prefill, decode, service, tokens) for tokens in prompts]
-                yield Row(
-                    name=f"{name} behind {dispatcher}",
-                    mode="READ",
-                    tokens_equal=[tokens for tokens, _, _ in found] == single,
-                    handover_ms=round(statistics.median(ms for _, ms, _ in found), 1),
-                    decode_computed_tokens=max(computed for _, _, computed in found),
-                )
+    folder = logs / f"{name}-key"
+    folder.mkdir(mode=0o700)
+    with pair(model, name, binary, node.address, logs, folder) as both:
+        for dispatcher in both.dispatchers:
+            yield row(both, name, dispatcher)
+
+
+def row(both: Pair, name: str, dispatcher: str) -> Row:
+    """Hands prompts of its own over behind one dispatcher."""
+    prefill, decode = both.prefill, both.decode
+    status(f"{name}: prompts by one engine alone")
+    seeds = [f"{name} {dispatcher} {index}" for index in range(PROMPTS)]
+    prompts = [prompt(PROMPT_TOKENS, seed) for seed in seeds]
+    single = [alone(prefill, tokens, name) for tokens in prompts]
+    rest(prefill, decode)
+    status(f"{name}: the same prompts by two, behind {dispatcher}")
+    service = both.dispatchers[dispatcher]
+    # Connections are made with the first one, whose time says nothing.
+    handed_over(prefill, decode, service, prompt(PROMPT_TOKENS, "warm up"))
+    found = [handed_over(prefill, decode, service, tokens) for tokens in prompts]
+    return Row(
+        name=f"{name} behind {dispatcher.partition(' --')[0]}",
+        mode="WRITE" if dispatcher == WRITER else "READ",
+        tokens_equal=[tokens for tokens, _, _ in found] == single,
+        handover_ms=round(statistics.median(ms for _, ms, _ in found), 1),
+        decode_computed_tokens=max(computed for _, _, computed in found),
+    )
 
 
 def table(rows: list[Row]) -> str:

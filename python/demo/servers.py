@@ -8,6 +8,7 @@ answers come back as token ids, so that nothing depends on a tokenizer.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import http.client
 import json
 import os
@@ -22,9 +23,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import ANSWER_S, ENVIRONMENT, EXTERNAL_TOKENS, LOG_TAIL, OURS, ProcessError
+from harness import (
+    ANSWER_S,
+    ENVIRONMENT,
+    EXTERNAL_TOKENS,
+    LOG_TAIL,
+    OURS,
+    ProcessError,
+    connector,
+)
 
 LOOPBACK = "127.0.0.1"
+SYSTEM = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 START_S = 600.0
 """A server imports vLLM in two processes, which takes minutes on a machine that is busy."""
 COMPUTED_TOKENS = "vllm:prompt_tokens_by_source_total{source=local_compute}"
@@ -45,6 +56,12 @@ def program(name: str) -> str:
     if found is None:
         raise FileNotFoundError(f"{name} is missing: cargo xtask setup installs it")
     return found
+
+
+def end_with_parent() -> None:
+    """Has the process that calls it end when whoever started it does, killed or not: in a session
+    of its own no terminal ends it. Set before the program begins, and kept by it."""
+    SYSTEM.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class HttpError(Exception):
@@ -88,6 +105,7 @@ class Service:
                 stderr=sink,
                 env=self.env,
                 start_new_session=True,
+                preexec_fn=end_with_parent,
             )
 
     def ready(self, path: str = "/health") -> None:
@@ -273,12 +291,14 @@ def counting(server: Server) -> Iterator[Count]:
 
 
 class Proxy(Service):
-    """`tessera proxy` before one prefill and one decode server."""
+    """`tessera proxy` before one prefill and one decode server; `more` are options of it."""
 
-    def __init__(self, binary: Path, log: Path, prefill: str, decode: str) -> None:
+    def __init__(
+        self, binary: Path, log: Path, prefill: str, decode: str, *more: str | Path
+    ) -> None:
         port = free_port()
         command = [binary, "proxy", "--listen", f"{LOOPBACK}:{port}"]
-        super().__init__([*command, "--prefill", prefill, "--decode", decode], log, port)
+        super().__init__([*command, "--prefill", prefill, "--decode", decode, *more], log, port)
 
 
 class Router(Service):
@@ -292,6 +312,59 @@ class Router(Service):
         command += ["--worker-startup-check-interval", "1", "--health-check-interval-secs", "1"]
         command += ["--prometheus-port", str(free_port())]
         super().__init__(command, log, port)
+
+
+READERS = ("vllm-router", "tessera proxy")
+"""Ask prefill, and then decode, which reads from it."""
+WRITER = "tessera proxy --mode write"
+"""Asks both at once, and prefill writes to decode."""
+
+
+@dataclass
+class Pair:
+    """A prefill and a decode server of one model, and dispatchers before them by their names."""
+
+    prefill: Server
+    decode: Server
+    dispatchers: dict[str, Service]
+
+
+@contextlib.contextmanager
+def pair(
+    model: Path, name: str, binary: Path, node: str, logs: Path, folder: Path, **options: Any
+) -> Iterator[Pair]:
+    """Starts all of them; `folder`, a private one, gets the key of both servers. They neither save
+    nor load, so that what decode did not compute came from prefill."""
+    inbox = f"{LOOPBACK}:{free_port()}"
+    shared = {
+        "save": False,
+        "load": False,
+        "peer_listen": f"{LOOPBACK}:0",
+        "local_dir": str(folder),
+        **options,
+    }
+
+    def server(role: str, **more: Any) -> Server:
+        use = {**connector(node, **shared, **more), "kv_role": role}
+        return Server(model, logs / f"{name}-{role}.log", use)
+
+    with server("kv_producer", peer_inbox=inbox) as prefill, server("kv_consumer") as decode:
+        prefill.ready()
+        decode.ready()
+
+        def proxy(mode: str, *more: str | Path) -> Proxy:
+            log = logs / f"{name}-proxy-{mode}.log"
+            return Proxy(binary, log, prefill.url, decode.url, "--mode", mode, *more)
+
+        with (
+            Router(logs / f"{name}-router.log", prefill.url, decode.url) as router,
+            proxy("read") as reads,
+            proxy("write", "--inbox", inbox, "--key-file", folder / "peer.key") as writes,
+        ):
+            dispatchers = dict(zip((*READERS, WRITER), (router, reads, writes), strict=True))
+            for dispatcher in dispatchers.values():
+                dispatcher.ready()
+            yield Pair(prefill, decode, dispatchers)
 
 
 MODEL = "tested"

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 use tessera_client::geometry::{BlockGeometry, GeometryError, TensorView};
-use tessera_client::layout::{BlockRun, LayerMemory};
+use tessera_client::layout::{BlockRun, Heads, LayerMemory};
 use tessera_client::{CudaDriver, Device, DeviceError, Region};
 
 /// One layer as the connector describes it.
@@ -32,6 +32,8 @@ struct TensorDescription {
     storage_address: u64,
     storage_bytes: u64,
     dtype: String,
+    /// The axis that counts heads, where the engine says which.
+    heads_axis: Option<usize>,
     /// Where the engine says that the tensor is. Which device of that kind is asked of the memory.
     device: DeviceKind,
 }
@@ -112,12 +114,13 @@ unsafe fn memory_of(
     let mut runs = Vec::new();
     let mut format = String::new();
     let mut parts: Vec<(u64, BlockGeometry)> = Vec::new();
+    let mut heads = Some(Vec::with_capacity(tensors.len()));
     for tensor in tensors {
         let (place, dtype) = (
             (tensor.storage_address, tensor.storage_bytes),
             tensor.dtype.clone(),
         );
-        let kind = tensor.device;
+        let (kind, axis) = (tensor.device, tensor.heads_axis);
         let view = view_of(tensor);
         let geometry =
             BlockGeometry::derive(&view, num_blocks).map_err(|source| MemoryError::Geometry {
@@ -142,13 +145,13 @@ unsafe fn memory_of(
         let region = region.ok_or_else(|| MemoryError::NoMemory {
             layer: name.clone(),
         })?;
-        let stride = geometry.block_stride_bytes;
-        runs.extend(geometry.runs.iter().map(|run| BlockRun {
-            region: Arc::clone(&region),
-            offset_bytes: run.offset_bytes,
-            block_stride_bytes: stride,
-            length_bytes: run.length_bytes,
-        }));
+        runs.extend(BlockRun::all(&region, &geometry));
+        // What cannot be described head by head is moved as a whole only.
+        let each = axis.and_then(|axis| BlockGeometry::of_each(&view, axis, num_blocks).ok());
+        match (&mut heads, each) {
+            (Some(heads), Some(each)) => heads.push((dtype.clone(), Arc::clone(&region), each)),
+            _ => heads = None,
+        }
         format.push_str(&format!("{dtype} {:?};", geometry.order));
         parts.push((place.0, geometry));
     }
@@ -158,7 +161,29 @@ unsafe fn memory_of(
         format,
         num_blocks,
         runs,
+        heads: heads.and_then(heads_of),
     })
+}
+
+/// The tensors of a layer head by head, if all of them have as many.
+fn heads_of(tensors: Vec<(String, Arc<Region>, Vec<BlockGeometry>)>) -> Option<Heads> {
+    let count = tensors.first()?.2.len();
+    let mut heads = Heads {
+        format: String::new(),
+        runs: vec![Vec::new(); count],
+    };
+    for (dtype, region, each) in tensors {
+        heads
+            .format
+            .push_str(&format!("{dtype} {:?};", each.first()?.order));
+        if each.len() != count {
+            return None;
+        }
+        for (runs, geometry) in heads.runs.iter_mut().zip(&each) {
+            runs.extend(BlockRun::all(&region, geometry));
+        }
+    }
+    Some(heads)
 }
 
 fn view_of(tensor: TensorDescription) -> TensorView {

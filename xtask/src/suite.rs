@@ -114,7 +114,9 @@ fn suites(project: &Project, arguments: &TestArguments, _ready: &Ready) -> Vec<S
         ];
         (project.cargo(&everything), Runner::Libtest)
     };
-    let engine = project.cache.engine_program("python");
+    let python = project.cache.engine_program("python");
+    let mut engine = pytest(project, python.clone(), ENGINE, color);
+    engine.args(ENGINE_WORKERS);
     let documentation = project.cargo(&["test", "--doc", "--workspace", "--no-fail-fast", color]);
     let mut suites = vec![
         Suite {
@@ -130,7 +132,7 @@ fn suites(project: &Project, arguments: &TestArguments, _ready: &Ready) -> Vec<S
         Suite {
             name: "python".into(),
             runner: Runner::Pytest,
-            command: pytest(project, engine.clone(), UNIT, color),
+            command: pytest(project, python, UNIT, color),
         },
     ];
     if arguments.quick {
@@ -139,7 +141,7 @@ fn suites(project: &Project, arguments: &TestArguments, _ready: &Ready) -> Vec<S
     suites.push(Suite {
         name: "engine".into(),
         runner: Runner::Pytest,
-        command: pytest(project, engine, ENGINE, color),
+        command: engine,
     });
     for version in OLDER_ENGINES {
         let python = project.cache.older_engine_program(version, "python");
@@ -160,6 +162,9 @@ fn suites(project: &Project, arguments: &TestArguments, _ready: &Ready) -> Vec<S
 /// A folder of tests, and the seconds that one of them may take.
 const UNIT: (&str, &str) = ("python/tests/unit", "120");
 const ENGINE: (&str, &str) = ("python/tests/engine", "900");
+
+/// Two engine tests at a time, for much of one is waiting; those that share engines stay together.
+const ENGINE_WORKERS: [&str; 4] = ["-n", "2", "--dist", "loadgroup"];
 
 /// What of the engine tests runs on older engines too: all that tokens and hits depend on, for the
 /// model with the most groups.

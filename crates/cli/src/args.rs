@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tessera_client::NamespaceDigest;
 use tessera_node::Address;
-use tessera_proxy::Upstream;
+use tessera_proxy::{Inbox, Upstream};
 
 use crate::bench::{contest, floor, prefill};
 use crate::units::{
@@ -92,6 +92,9 @@ pub(crate) struct NodeArguments {
     /// When a store is acknowledged
     #[arg(long, value_enum, default_value_t = WriteMode::Through, requires = "data")]
     pub(crate) write: WriteMode,
+    /// Which objects are written there; with --write back only
+    #[arg(long, value_enum, default_value_t = AdmissionMode::All, requires = "data")]
+    pub(crate) admission: AdmissionMode,
     /// Bytes a second at which the folders are read for damage, one pass a day; 0B for never
     #[arg(long, value_parser = parse_size, default_value = "8MiB", requires = "data")]
     pub(crate) scrub: u64,
@@ -127,6 +130,15 @@ pub(crate) enum WriteMode {
     Back,
 }
 
+/// Which objects a node with data folders writes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AdmissionMode {
+    /// All
+    All,
+    /// Those that are asked for after they were stored, or come back
+    SecondTouch,
+}
+
 /// Arguments of `tessera proxy`.
 #[derive(Debug, Args)]
 pub(crate) struct ProxyArguments {
@@ -142,6 +154,14 @@ pub(crate) struct ProxyArguments {
     /// How both engines share a prompt
     #[arg(long, value_enum, default_value_t = ProxyMode::Read)]
     pub(crate) mode: ProxyMode,
+    /// Where a prefill engine takes tickets, its option peer_inbox; for --mode write, once for
+    /// each --prefill and in their order
+    #[arg(long, value_name = "HOST:PORT")]
+    pub(crate) inbox: Vec<Inbox>,
+    /// The engines' key for --mode write, their option peer_key_file; else TESSERA_PEER_KEY, or
+    /// the key of this user's engines on this host
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
     /// Bytes that a request may have
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "32MiB")]
     pub(crate) max_body: u64,
@@ -161,6 +181,8 @@ pub(crate) struct ProxyArguments {
 pub(crate) enum ProxyMode {
     /// One after the other: decode pulls what prefill has computed
     Read,
+    /// Both at once: prefill writes what it has computed into decode's blocks
+    Write,
 }
 
 /// Arguments of `tessera stat`.
@@ -259,6 +281,11 @@ pub(crate) struct ReplayArguments {
           default_values_t = [1, 5, 10, 25, 50, 100],
           value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) capacity: Vec<u8>,
+    /// Put a disk of this size behind the memory, in percent of the working set, and compare what
+    /// is found and written with both settings of --admission
+    #[arg(long, value_name = "PERCENT", conflicts_with = "node",
+          value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) disk: Option<u8>,
     /// Draw hit rate over capacity into this SVG file
     #[arg(long, value_name = "FILE")]
     pub(crate) chart: Option<PathBuf>,
@@ -292,13 +319,14 @@ mod tests {
     #[test]
     fn the_documented_node_command_parses() {
         let line = "tessera node --listen 127.0.0.1:7421 --ram 4GiB --idle-exit 300s --lock /l \
-                    --data /a,/b --disk 1TiB --write back --quota a=1GiB,*=2GiB --quota b=3GiB \
-                    --ttl 2d,a=90m --disk-quota c=9GiB";
+                    --data /a,/b --disk 1TiB --write back --admission second-touch \
+                    --quota a=1GiB,*=2GiB --quota b=3GiB --ttl 2d,a=90m --disk-quota c=9GiB";
         let parsed = Arguments::try_parse_from(line.split(' ')).expect("the documented command");
         let Command::Node(node) = parsed.command else {
             panic!("not a node")
         };
         assert_eq!(node.ram, 4 << 30);
+        assert_eq!(node.admission, AdmissionMode::SecondTouch);
         assert_eq!(node.idle_exit, Some(Duration::from_secs(300)));
         assert!(!node.insecure);
         assert_eq!(node.data, [PathBuf::from("/a"), PathBuf::from("/b")]);

@@ -136,3 +136,25 @@ fn without_a_node_the_replay_fails_and_says_how_to_start_one() {
         "{message}"
     );
 }
+
+#[test]
+fn disk_behind_memory_is_compared_with_both_settings_of_admission() {
+    let said = figures(&[TRACE, "--capacity", "100", "--disk", "100", "--json"]);
+    let tiers = said["tiers"].as_array().expect("a row a setting");
+    let of = |row: &Value, name: &str| row[name].as_u64().expect("a number");
+    let settings = tiers.iter().map(|row| row["admission"].as_str());
+    assert!(settings.eq([Some("all"), Some("second-touch")]), "{said}");
+    let (all, second) = (&tiers[0], &tiers[1]);
+    // With room for everything, all that repeats is found, and each block is written once.
+    assert_eq!(all["tessera"], said["rows"][0]["tessera"]);
+    assert_eq!(second["tessera"], said["rows"][0]["tessera"]);
+    let blocks = said["unique_blocks"].as_u64().expect("a number");
+    assert_eq!(of(all, "written_bytes"), blocks * (64 << 10));
+    assert!(
+        of(second, "written_bytes") < of(all, "written_bytes"),
+        "{said}"
+    );
+    let people = replay(&[TRACE, "--capacity", "25", "--disk", "100"]);
+    let text = String::from_utf8_lossy(&people.stdout);
+    assert!(text.contains("second-touch"), "{text}");
+}

@@ -112,6 +112,20 @@ struct Axis {
     counts_blocks: bool,
 }
 
+impl TensorView {
+    /// The same tensor with one element only along an axis.
+    fn narrowed(&self, axis: usize, index: u64) -> Result<Self, Reason> {
+        let mut view = self.clone();
+        let stride = view.strides_bytes.get(axis).ok_or(Reason::Malformed)?;
+        let stride = u64::try_from(*stride).map_err(|_| Reason::NegativeStride)?;
+        *view.shape.get_mut(axis).ok_or(Reason::Malformed)? = 1;
+        let offset = index.checked_mul(stride);
+        let address = offset.and_then(|offset| view.address.checked_add(offset));
+        view.address = address.ok_or(Reason::OutsideStorage)?;
+        Ok(view)
+    }
+}
+
 impl BlockGeometry {
     /// Derives the geometry of `num_blocks` blocks from the engine's description.
     ///
@@ -120,6 +134,30 @@ impl BlockGeometry {
     /// When a block is not a fixed set of bytes of its own inside the storage.
     pub fn derive(view: &TensorView, num_blocks: u64) -> Result<Self, GeometryError> {
         derive(view, num_blocks).map_err(|reason| GeometryError {
+            reason,
+            view: view.to_string(),
+        })
+    }
+
+    /// The geometry of each element along `axis` by itself, such as of each head.
+    ///
+    /// # Errors
+    ///
+    /// As [`derive`](Self::derive), or when the axis counts blocks or does not exist.
+    pub fn of_each(
+        view: &TensorView,
+        axis: usize,
+        num_blocks: u64,
+    ) -> Result<Vec<Self>, GeometryError> {
+        let size = view.shape.get(axis).copied().unwrap_or(0);
+        let blocks = block_axis(&view.shape, num_blocks);
+        let of = |index| derive(&view.narrowed(axis, index)?, num_blocks);
+        let each = match blocks {
+            Ok(blocks) if blocks != axis && size > 0 => (0..size).map(of).collect(),
+            Ok(_) => Err(Reason::Malformed),
+            Err(reason) => Err(reason),
+        };
+        each.map_err(|reason| GeometryError {
             reason,
             view: view.to_string(),
         })

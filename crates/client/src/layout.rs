@@ -18,10 +18,12 @@ use thiserror::Error;
 use crate::geometry::BlockGeometry;
 
 mod copy;
+mod cut;
 mod overlap;
 mod places;
 
 pub use copy::CopyError;
+pub use cut::{Heads, Seat, passed};
 pub use places::Places;
 
 /// One contiguous piece of every block of a layer.
@@ -35,6 +37,18 @@ pub struct BlockRun {
     pub block_stride_bytes: u64,
     /// Bytes of the piece.
     pub length_bytes: u64,
+}
+
+impl BlockRun {
+    /// The pieces that `geometry` describes, in a region that begins where its storage does.
+    pub fn all(region: &Arc<Region>, geometry: &BlockGeometry) -> impl Iterator<Item = Self> {
+        geometry.runs.iter().map(|run| Self {
+            region: Arc::clone(region),
+            offset_bytes: run.offset_bytes,
+            block_stride_bytes: geometry.block_stride_bytes,
+            length_bytes: run.length_bytes,
+        })
+    }
 }
 
 /// The block memory of one layer.
@@ -51,6 +65,8 @@ pub struct LayerMemory {
     pub num_blocks: u64,
     /// The pieces of a block, in payload order.
     pub runs: Vec<BlockRun>,
+    /// The same bytes head by head; `None` if blocks cannot be cut by heads.
+    pub heads: Option<Heads>,
 }
 
 impl LayerMemory {
@@ -63,18 +79,13 @@ impl LayerMemory {
         region: &Arc<Region>,
         geometry: &BlockGeometry,
     ) -> Self {
-        let run = |run: &crate::geometry::Run| BlockRun {
-            region: Arc::clone(region),
-            offset_bytes: run.offset_bytes,
-            block_stride_bytes: geometry.block_stride_bytes,
-            length_bytes: run.length_bytes,
-        };
         Self {
             name: name.to_owned(),
             group,
             format: format!("{} bytes, {:?}", geometry.item_bytes, geometry.order),
             num_blocks,
-            runs: geometry.runs.iter().map(run).collect(),
+            runs: BlockRun::all(region, geometry).collect(),
+            heads: None,
         }
     }
 
@@ -147,6 +158,14 @@ pub enum LayoutError {
         /// Runs, strides and blocks of the first.
         shape: String,
     },
+    /// Heads that are not the block.
+    #[error("layer {layer}: {shape}: its heads are not its block, or not of one size")]
+    Heads {
+        /// The layer.
+        layer: String,
+        /// Its runs, strides and blocks.
+        shape: String,
+    },
     /// An object that no node takes.
     #[error(
         "one object of cache group {group} holds {bytes} bytes, the limit is {OBJECT_BYTES_MAX}: \
@@ -202,7 +221,8 @@ impl Layout {
                 });
             };
             check_layer(&layer)?;
-            group.push(layer);
+            let replicated = shape.groups()[layer.group].replicated.tp;
+            group.push(cut::with_heads(layer, replicated)?);
         }
         let groups: Vec<Group> = of_group
             .into_iter()
@@ -378,7 +398,13 @@ fn check_layer(layer: &LayerMemory) -> Result<(), LayoutError> {
         let (layer, shape) = named();
         return Err(LayoutError::NoBytes { layer, shape });
     }
-    for run in &layer.runs {
+    check_runs(layer, &layer.runs)
+}
+
+/// Every block's pieces lie in their regions.
+fn check_runs(layer: &LayerMemory, runs: &[BlockRun]) -> Result<(), LayoutError> {
+    let named = || (layer.name.clone(), describe(layer));
+    for run in runs {
         if run.length_bytes == 0 {
             let (layer, shape) = named();
             return Err(LayoutError::NoBytes { layer, shape });

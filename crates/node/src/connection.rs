@@ -115,6 +115,8 @@ struct Connection {
     answers: mpsc::Sender<Queued>,
     places: Arc<Semaphore>,
     backlog: Arc<Backlog>,
+    /// What the client said that it can do.
+    features: Features,
     /// Bytes of objects that this connection has in reception.
     unpublished: Arc<Budget>,
     silence: Arc<Silence>,
@@ -142,6 +144,7 @@ pub(crate) async fn serve(
         answers,
         places,
         backlog: Arc::default(),
+        features: Features::default(),
         unpublished: Budget::new(shared.limits.own_unpublished_bytes()),
         silence,
     };
@@ -207,9 +210,10 @@ impl Connection {
             )));
         }
         tracing::debug!(connection = self.owner.0, client = hello.name, "connected");
+        self.features = hello.features.and(Features::ALL);
         let answer = HelloAnswer {
             version: PROTOCOL_VERSION,
-            features: hello.features.and(Features::ALL),
+            features: self.features,
             incarnation: self.shared.incarnation,
             object_bytes_max: self.shared.limits.object_bytes,
             in_flight_max: self.shared.limits.in_flight,
@@ -235,7 +239,7 @@ impl Connection {
             room.send(Queued::Answer(refusal));
             return Ok(());
         };
-        let reply = Reply::new(*header, room, place, self.backlog.answer());
+        let reply = Reply::new(*header, room, place, (self.backlog.answer(), self.features));
         if header.kind == Kind::Put {
             let (shared, own) = (&self.shared, &self.unpublished);
             return put::receive(shared, own, &mut self.receiver, reply, deadline).await;

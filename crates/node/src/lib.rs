@@ -30,15 +30,16 @@ pub use config::{DataConfig, NodeConfig, NodeLimits};
 pub use error::StartError;
 pub use node::{Node, RunningNode, StopReason};
 pub use offline::{remove, verify};
-pub use tessera_store::{DiskReport, FolderError, Lifetimes, TenantLimits, WritePolicy};
+pub use tessera_store::{Admission, DiskReport, FolderError, Lifetimes, TenantLimits, WritePolicy};
 pub use tessera_transport::{Address, AddressError};
 
 /// The store without a node around it, for those who measure it.
 pub mod store {
     pub use tessera_proto::{Instant, checksum};
     pub use tessera_store::{
-        DataFolder, Direction, DiskConfig, DiskSize, DiskTier, Engine, Fetched, OwnerId, Presence,
-        Published, RamStore, RawDisk, Store, StoreConfig, TenantLimits, WritePolicy,
+        Admission, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskSize, DiskStat, DiskTier,
+        Engine, Fetched, OwnerId, Presence, Published, RamStore, RawDisk, Store, StoreConfig,
+        TenantLimits, Transfer, WritePolicy,
     };
 }
 

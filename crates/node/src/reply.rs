@@ -7,8 +7,9 @@
 
 use std::time::Duration;
 
-use tessera_proto::message::{Get, Refusal};
+use tessera_proto::message::{Features, Get, Refusal};
 use tessera_proto::{FrameHeader, Kind};
+use tessera_store::Unrecorded;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::OwnedPermit;
 use tokio::time::Instant;
@@ -24,6 +25,8 @@ pub(crate) struct Reply {
     room: OwnedPermit<Queued>,
     place: OwnedSemaphorePermit,
     waiting: Waiting,
+    /// What the client can do beyond the base.
+    features: Features,
     /// When the client stops to wait.
     deadline: Option<Instant>,
 }
@@ -34,7 +37,7 @@ impl Reply {
         request: FrameHeader,
         room: OwnedPermit<Queued>,
         place: OwnedSemaphorePermit,
-        waiting: Waiting,
+        (waiting, features): (Waiting, Features),
     ) -> Self {
         let patience = Duration::from_millis(u64::from(request.deadline_ms));
         Self {
@@ -42,6 +45,7 @@ impl Reply {
             room,
             place,
             waiting,
+            features,
             deadline: (request.deadline_ms > 0).then(|| Instant::now() + patience),
         }
     }
@@ -80,6 +84,16 @@ impl Reply {
         self.queue(answer);
     }
 
+    /// Answers that what was to be removed may come back. A client that has no word for that is
+    /// told that it was not done in time, with the same message.
+    pub(crate) fn unrecorded(self, error: Unrecorded) {
+        let reason = match self.features.has(Features::UNRECORDED) {
+            true => Refusal::Unrecorded,
+            false => Refusal::Deadline,
+        };
+        self.refuse(reason, &error.to_string());
+    }
+
     fn queue(mut self, answer: Answer) {
         self.waiting.of(answer.body.len());
         self.room.send(Queued::Answer(Answer {
@@ -87,5 +101,51 @@ impl Reply {
             _waiting: Some(self.waiting),
             ..answer
         }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tessera_proto::message::Refused;
+    use tokio::sync::{Semaphore, mpsc};
+
+    use super::*;
+    use crate::backlog::Backlog;
+
+    /// How a client with these features is told that a removal may not last.
+    async fn told(features: Features) -> Refused {
+        let (answers, mut queue) = mpsc::channel(1);
+        let room = answers.reserve_owned().await.expect("a queue");
+        let place = Arc::new(Semaphore::new(1)).try_acquire_owned();
+        let request = FrameHeader {
+            kind: Kind::Remove,
+            request: 7,
+            deadline_ms: 0,
+            body_bytes: 0,
+            payload_bytes: 0,
+        };
+        let waiting = Arc::new(Backlog::default()).answer();
+        let place = place.expect("a place");
+        Reply::new(request, room, place, (waiting, features)).unrecorded(Unrecorded);
+        let Some(Queued::Answer(answer)) = queue.recv().await else {
+            panic!("no answer");
+        };
+        assert_eq!((answer.request, answer.kind), (7, Kind::Refused));
+        Refused::decode(&answer.body).expect("a refusal")
+    }
+
+    #[tokio::test]
+    async fn a_client_without_the_word_for_it_is_told_of_a_deadline_and_the_same_message() {
+        let others = [Features::default(), Features::DROP];
+        let known = told(Features::ALL).await;
+        assert_eq!(known.reason, Refusal::Unrecorded);
+        assert!(known.message.contains("tessera clean"), "{known:?}");
+        for features in others {
+            let refused = told(features).await;
+            assert_eq!(refused.reason, Refusal::Deadline);
+            assert_eq!(refused.message, known.message);
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use tessera_proto::Kind;
 use tessera_proto::message::{
     Acquire, AcquireAnswer, AcquireItem, Drop as DropNamespace, DropAnswer, Get, Ping, Presence,
-    Price, PriceAnswer, Refusal, Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
+    Price, PriceAnswer, Release, ReleaseAnswer, Remove, RemoveAnswer, Stat, StatAnswer,
 };
 use tessera_store::{OwnerId, Unrecorded};
 
@@ -136,7 +136,7 @@ fn drop_namespace(shared: &Arc<Shared>, reply: Reply, drop: DropNamespace) {
                 Ok(dropped) => dropped,
                 Err(error) => {
                     tracing::error!(namespace = %drop.namespace, %error, "dropping");
-                    return reply.refuse(Refusal::Deadline, &error.to_string());
+                    return reply.unrecorded(error);
                 }
             };
             tracing::info!(namespace = %drop.namespace, ?dropped, "dropped");
@@ -196,7 +196,7 @@ impl Drop for Removing {
         };
         if let Some(error) = self.unrecorded.get() {
             tracing::error!(%error, "removing");
-            return reply.refuse(Refusal::Deadline, &error.to_string());
+            return reply.unrecorded(*error);
         }
         let removed = self.removed.iter().map(|gone| gone.load(Ordering::Acquire));
         let mut body = Vec::new();

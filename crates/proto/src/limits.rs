@@ -72,7 +72,7 @@ const _: () = assert!(
 );
 const _: () = assert!(PEER_ENTRIES_MAX * PEER_ENTRY_BYTES + BODY_FIXED_BYTES <= BODY_BYTES_MAX);
 const _: () = assert!(
-    (6 + PEER_GROUPS_MAX) * (4 + PEER_TEXT_BYTES_MAX) + PEER_GROUPS_MAX * 24 + BODY_FIXED_BYTES
+    (6 + PEER_GROUPS_MAX) * (4 + PEER_TEXT_BYTES_MAX) + PEER_GROUPS_MAX * 36 + BODY_FIXED_BYTES
         <= PEER_HELLO_BYTES_MAX
 );
 const _: () = assert!(PEER_HELLO_BYTES_MAX <= BODY_BYTES_MAX);

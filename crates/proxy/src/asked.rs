@@ -9,6 +9,8 @@ use crate::failure::Failure;
 
 /// Where a request and an answer carry what one engine tells the other.
 const HANDOVER: &str = "kv_transfer_params";
+/// What both legs bear of it that are asked at once.
+const PASS: &str = "tessera_pass";
 
 /// What is not asked of prefill: it computes the prompt, and its one token is thrown away.
 const FOR_DECODE_ONLY: [&str; 6] = [
@@ -24,7 +26,7 @@ const FOR_DECODE_ONLY: [&str; 6] = [
 #[derive(Debug)]
 pub(crate) struct Asked(Map<String, Value>);
 
-/// What decode is to take from prefill: opaque here, and signed.
+/// By what decode gets a prompt from prefill: opaque here, and signed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Handover(Map<String, Value>);
 
@@ -40,8 +42,9 @@ impl Asked {
     }
 
     /// What prefill is asked; None if the request is of several prompts, of which an answer has
-    /// room for one ticket only.
-    pub(crate) fn of_prefill(&self) -> Option<Bytes> {
+    /// room for one ticket only, and a pass admits one. `pass` is for who is asked at once with
+    /// decode.
+    pub(crate) fn of_prefill(&self, pass: Option<&str>) -> Option<Bytes> {
         if self.prompts() != 1 {
             return None;
         }
@@ -49,7 +52,10 @@ impl Asked {
         body.retain(|name, _| !FOR_DECODE_ONLY.contains(&name.as_str()));
         body.insert("max_tokens".into(), 1.into());
         body.insert("stream".into(), false.into());
-        let role = json!({"do_remote_decode": true, "do_remote_prefill": false});
+        let mut role = json!({"do_remote_decode": true, "do_remote_prefill": false});
+        if let Some(pass) = pass {
+            role[PASS] = pass.into();
+        }
         body.insert(HANDOVER.into(), role);
         Some(text(&body))
     }
@@ -74,6 +80,16 @@ impl Asked {
 }
 
 impl Handover {
+    /// For decode, which is asked at once with prefill.
+    pub(crate) fn of_pass(pass: &str) -> Self {
+        let role = [("do_remote_prefill", true.into()), (PASS, pass.into())];
+        Self(
+            role.map(|(name, value)| (name.to_owned(), value))
+                .into_iter()
+                .collect(),
+        )
+    }
+
     /// What prefill's answer passes on, if it does.
     pub(crate) fn of_answer(answer: &[u8]) -> Option<Self> {
         let mut answer: Map<String, Value> = serde_json::from_slice(answer).ok()?;
@@ -109,7 +125,7 @@ mod tests {
             "stream_options": {"include_usage": true}, "temperature": 0.5, "seed": 7,
         });
         let asked = asked(&body);
-        let of_prefill = asked.of_prefill().expect("one prompt");
+        let of_prefill = asked.of_prefill(None).expect("one prompt");
         assert_eq!(
             value(&of_prefill),
             json!({
@@ -137,20 +153,46 @@ mod tests {
     }
 
     #[test]
+    fn two_that_are_asked_at_once_bear_one_pass_and_each_its_role() {
+        let asked = asked(&json!({"prompt": "p", "n": 2}));
+        let of_prefill = asked.of_prefill(Some("signed")).expect("one prompt");
+        assert_eq!(
+            value(&of_prefill),
+            json!({
+                "prompt": "p", "max_tokens": 1, "stream": false,
+                "kv_transfer_params": {
+                    "do_remote_decode": true, "do_remote_prefill": false, "tessera_pass": "signed",
+                },
+            })
+        );
+        let role = json!({"do_remote_prefill": true, "tessera_pass": "signed"});
+        assert_eq!(
+            value(&asked.of_decode(Some(&Handover::of_pass("signed")))),
+            json!({"prompt": "p", "n": 2, "kv_transfer_params": role})
+        );
+    }
+
+    #[test]
     fn only_one_prompt_goes_to_prefill() {
         for one in [json!("p"), json!([1, 2, 3]), json!(["p"]), json!([[1, 2]])] {
             assert!(
-                asked(&json!({"prompt": one})).of_prefill().is_some(),
+                asked(&json!({"prompt": one})).of_prefill(None).is_some(),
                 "{one}"
             );
         }
         for several in [json!(["p", "q"]), json!([[1], [2]])] {
             assert!(
-                asked(&json!({"prompt": several})).of_prefill().is_none(),
+                asked(&json!({"prompt": several}))
+                    .of_prefill(None)
+                    .is_none(),
                 "{several}"
             );
         }
-        assert!(asked(&json!({"messages": [{}, {}]})).of_prefill().is_some());
+        assert!(
+            asked(&json!({"messages": [{}, {}]}))
+                .of_prefill(None)
+                .is_some()
+        );
     }
 
     #[test]

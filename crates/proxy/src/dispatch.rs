@@ -1,9 +1,9 @@
 //! A request's way over the engines.
 //!
 //! Called by `routes`. In READ mode prefill is asked first, for one token, and what it answers goes
-//! on to decode with the request. An engine that fails is followed by another one, as long as the
-//! client has had nothing. A ticket that was given to an engine that failed may be given to the
-//! next: it is good once, and who finds it used computes.
+//! on to decode with the request; WRITE is in `parallel`. An engine that fails is followed by
+//! another one, as long as the client has had nothing. A ticket that was given to an engine that
+//! failed may be given to the next: it is good once, and who finds it used computes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,12 +21,12 @@ use crate::config::{Limits, Mode};
 use crate::failure::{Failure, LegError};
 use crate::health;
 use crate::legs::{Answer, Legs};
-use crate::pool::{Pool, Role, Turn};
+use crate::pool::{Engine, Pool, Role, Turn};
 use crate::record::Record;
-use crate::relay::Relay;
+use crate::relay::{Held, Relay};
 
 /// Bytes of prefill's answer: the blocks of every group, and a ticket.
-const PREFILL_ANSWER_BYTES: usize = 16 << 20;
+pub(crate) const PREFILL_ANSWER_BYTES: usize = 16 << 20;
 /// What of an answer's headers concerns the client.
 const RETURNED: [HeaderName; 4] = [CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE];
 
@@ -64,18 +64,34 @@ impl Dispatch {
         mut record: Record,
         room: OwnedSemaphorePermit,
     ) -> Result<Response, (Failure, Record)> {
-        let handover = match self.mode {
+        let held = Held {
+            room: Some(room),
+            beside: None,
+        };
+        let handover = match &self.mode {
             Mode::Read => match self.prefilled(call, &mut record).await {
                 Prefilled::Handover(handover) => handover,
                 Prefilled::Refused(turn, answer) => {
-                    return Ok(self.relay(turn, answer, record, Some(room)));
+                    return Ok(self.relay(turn, answer, record, held));
                 }
             },
+            Mode::Write(passes) => return self.in_parallel(passes, call, record, held).await,
         };
+        self.last_leg(call, handover.as_ref(), record, held).await
+    }
+
+    /// Has decode answer.
+    pub(crate) async fn last_leg(
+        &self,
+        call: &Call,
+        handover: Option<&Handover>,
+        mut record: Record,
+        held: Held,
+    ) -> Result<Response, (Failure, Record)> {
         record.handed_over(handover.is_some());
-        let body = call.asked.of_decode(handover.as_ref());
+        let body = call.asked.of_decode(handover);
         match self.leg(&self.decode, call, body, &mut record).await {
-            Ok((turn, answer)) => Ok(self.relay(turn, answer, record, Some(room))),
+            Ok((turn, answer)) => Ok(self.relay(turn, answer, record, held)),
             Err(failure) => Err((failure, record)),
         }
     }
@@ -91,14 +107,14 @@ impl Dispatch {
             .ask(&self.decode, path, headers, None, &mut record)
             .await
         {
-            Ok((turn, answer)) => Ok(self.relay(turn, answer, record, None)),
+            Ok((turn, answer)) => Ok(self.relay(turn, answer, record, Held::default())),
             Err(failure) => Err((failure, record)),
         }
     }
 
     /// The first leg. That there is none, or that it fails, is no failure of the request.
     async fn prefilled(&self, call: &Call, record: &mut Record) -> Prefilled {
-        let Some(body) = call.asked.of_prefill() else {
+        let Some(body) = call.asked.of_prefill(None) else {
             return Prefilled::Handover(None);
         };
         let begun = Instant::now();
@@ -127,7 +143,7 @@ impl Dispatch {
         Prefilled::Handover(handover)
     }
 
-    async fn leg(
+    pub(crate) async fn leg(
         &self,
         pool: &Pool,
         call: &Call,
@@ -174,12 +190,12 @@ impl Dispatch {
     }
 
     /// An engine's answer as the client gets it.
-    fn relay(
+    pub(crate) fn relay(
         &self,
         turn: Turn,
         answer: Answer,
         mut record: Record,
-        room: Option<OwnedSemaphorePermit>,
+        held: Held,
     ) -> Response {
         let Answer { head, first, rest } = answer;
         record.answering(turn.engine().authority(), head.status);
@@ -191,7 +207,7 @@ impl Dispatch {
             self.limits.silence,
             record,
             turn,
-            room,
+            held,
         );
         let mut response = Response::new(Body::new(relay));
         *response.status_mut() = head.status;
@@ -205,25 +221,23 @@ impl Dispatch {
 }
 
 /// Whether another engine may well answer otherwise.
-fn is_passing(status: StatusCode) -> bool {
+pub(crate) fn is_passing(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
 }
 
 /// What was wrong with the engine that was asked last.
 fn said(last: &Result<(Turn, Answer), Failure>) -> String {
     match last {
-        Ok((turn, answer)) => {
-            format!(
-                "{} answered {}",
-                turn.engine().authority(),
-                answer.head.status
-            )
-        }
+        Ok((turn, answer)) => answered(turn.engine(), answer.head.status),
         Err(failure) => failure.to_string(),
     }
 }
 
-fn failed(engine: &crate::pool::Engine, role: Role, reason: LegError) -> Failure {
+pub(crate) fn answered(engine: &Engine, status: StatusCode) -> String {
+    format!("{} answered {status}", engine.authority())
+}
+
+pub(crate) fn failed(engine: &Engine, role: Role, reason: LegError) -> Failure {
     if matches!(reason, LegError::Unreachable(_)) {
         health::tell(engine, role, false);
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::config::Upstream;
+use crate::config::{Inbox, Upstream};
 
 /// What an engine does of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +20,7 @@ pub(crate) enum Role {
 #[derive(Debug)]
 pub(crate) struct Engine {
     authority: String,
+    inbox: Option<Inbox>,
     healthy: AtomicBool,
     turns: AtomicUsize,
 }
@@ -37,18 +38,19 @@ pub(crate) struct Pool {
 pub(crate) struct Turn(Arc<Engine>);
 
 impl Pool {
-    /// Engines that nobody has heard of yet: not healthy.
-    pub(crate) fn new(role: Role, upstreams: &[Upstream]) -> Self {
-        let engine = |upstream: &Upstream| {
+    /// Engines that nobody has heard of yet: not healthy. `inboxes` are theirs, in this order.
+    pub(crate) fn new(role: Role, upstreams: &[Upstream], inboxes: &[Inbox]) -> Self {
+        let engine = |(index, upstream): (usize, &Upstream)| {
             Arc::new(Engine {
                 authority: upstream.authority().to_owned(),
+                inbox: inboxes.get(index).cloned(),
                 healthy: AtomicBool::new(false),
                 turns: AtomicUsize::new(0),
             })
         };
         Self {
             role,
-            engines: upstreams.iter().map(engine).collect(),
+            engines: upstreams.iter().enumerate().map(engine).collect(),
             next: AtomicUsize::new(0),
         }
     }
@@ -82,6 +84,11 @@ impl Engine {
     /// `HOST:PORT`.
     pub(crate) fn authority(&self) -> &str {
         &self.authority
+    }
+
+    /// Where it takes tickets, if that is known.
+    pub(crate) fn inbox(&self) -> Option<&Inbox> {
+        self.inbox.as_ref()
     }
 
     /// Whether requests are sent to it.
@@ -134,7 +141,7 @@ mod tests {
     fn pool(count: usize) -> Pool {
         let upstream = |index| format!("http://engine:{index}").parse();
         let upstreams: Result<Vec<_>, _> = (1..=count).map(upstream).collect();
-        let pool = Pool::new(Role::Decode, &upstreams.expect("good addresses"));
+        let pool = Pool::new(Role::Decode, &upstreams.expect("good addresses"), &[]);
         for engine in pool.engines() {
             assert!(engine.mark(true), "nobody is healthy before it was heard");
         }

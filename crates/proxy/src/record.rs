@@ -56,6 +56,11 @@ impl Record {
         self.prefill_time = Some(time);
     }
 
+    /// Prefill is asked at once with decode.
+    pub(crate) fn asking(&mut self, engine: &str) {
+        self.prefill = Some(engine.to_owned());
+    }
+
     /// What decode is asked brings what prefill has computed, or not.
     pub(crate) fn handed_over(&mut self, handed_over: bool) {
         add(if handed_over {

@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::failure::{LegError, document};
+use crate::parallel::Writing;
 use crate::pool::Turn;
 use crate::record::Record;
 
@@ -30,7 +31,17 @@ pub(crate) struct Relay {
     events: bool,
     record: Record,
     turn: Turn,
-    _room: Option<OwnedSemaphorePermit>,
+    _held: Held,
+}
+
+/// What a request has until its answer is over.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// The room for it.
+    #[expect(dead_code, reason = "held to be given back")]
+    pub(crate) room: Option<OwnedSemaphorePermit>,
+    /// The leg of a prefill engine that is asked at once, and ends with the answer.
+    pub(crate) beside: Option<Writing>,
 }
 
 /// How far a client was told that its answer broke off.
@@ -47,7 +58,7 @@ impl Relay {
         limit: Duration,
         record: Record,
         turn: Turn,
-        room: Option<OwnedSemaphorePermit>,
+        held: Held,
     ) -> Self {
         Self {
             first,
@@ -58,7 +69,7 @@ impl Relay {
             events,
             record,
             turn,
-            _room: room,
+            _held: held,
         }
     }
 

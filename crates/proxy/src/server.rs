@@ -19,7 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::config::{Limits, ProxyConfig};
+use crate::config::{Limits, Mode, ProxyConfig};
 use crate::dispatch::Dispatch;
 use crate::health;
 use crate::legs::Legs;
@@ -43,6 +43,20 @@ pub enum StartError {
     /// A pool is empty.
     #[error("no {0} engine is given: name one at least")]
     NoEngine(&'static str),
+    /// Prefill cannot write where nobody knows how decode finds it.
+    #[error(
+        "{engines} prefill engines and {inboxes} inboxes: in mode write give --inbox HOST:PORT \
+         once for each --prefill, in their order; it is the engine's option peer_inbox"
+    )]
+    Inboxes {
+        /// Prefill engines that are given.
+        engines: usize,
+        /// Inboxes that are.
+        inboxes: usize,
+    },
+    /// Inboxes are of no use.
+    #[error("inboxes are given, and nothing is written: give --mode write, or no --inbox")]
+    NothingWritten,
 }
 
 /// The start of a proxy.
@@ -70,14 +84,22 @@ impl Proxy {
         if config.decode.is_empty() {
             return Err(StartError::NoEngine("decode"));
         }
+        let (engines, inboxes) = (config.prefill.len(), config.inboxes.len());
+        match config.mode {
+            Mode::Write(_) if engines != inboxes => {
+                return Err(StartError::Inboxes { engines, inboxes });
+            }
+            Mode::Read if inboxes > 0 => return Err(StartError::NothingWritten),
+            Mode::Read | Mode::Write(_) => {}
+        }
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
         let limits = config.limits;
         let legs = Arc::new(Legs::new(&limits));
         let dispatch = Dispatch {
             mode: config.mode,
-            prefill: Pool::new(Role::Prefill, &config.prefill),
-            decode: Pool::new(Role::Decode, &config.decode),
+            prefill: Pool::new(Role::Prefill, &config.prefill, &config.inboxes),
+            decode: Pool::new(Role::Decode, &config.decode, &[]),
             legs,
             limits: limits.clone(),
         };

@@ -1,11 +1,12 @@
 //! Remembers which objects were evicted lately, and from which list, at four bytes each.
 //!
-//! Called by the order of eviction under the space lock. A bounded table of fingerprints with the
-//! time of eviction, counted in evictions: an entry is forgotten when three quarters as many others
-//! followed it as there are entries. By then hardly any bucket was too small, so that the chunks of
-//! one prompt, which left together, are known or forgotten together. There are as many entries as
-//! objects, and none before the first eviction. A false answer (1 in 80,000) takes a new object for
-//! one that was asked for, which costs nothing but its room.
+//! Called by the order of eviction under the space lock, and by the disk tier under its own, for
+//! what it did not write. A bounded table of fingerprints with the time of eviction, counted in
+//! evictions: an entry is forgotten when three quarters as many others followed it as there are
+//! entries. By then hardly any bucket was too small, so that the chunks of one prompt, which left
+//! together, are known or forgotten together. There are as many entries as objects, and none before
+//! the first eviction. A false answer (1 in 80,000) takes a new object for one that was asked for,
+//! which costs nothing but its room.
 
 /// Fingerprints of one bucket: four cache lines.
 const WAYS: usize = 64;

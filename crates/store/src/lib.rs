@@ -64,9 +64,9 @@ mod tenants;
 pub use acquire::Acquired;
 pub use config::{LeaseLimits, Lifetimes, StoreConfig, StoreError, TenantLimits};
 pub use disk::{
-    BLOCK_BYTES, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskReport, DiskSize, DiskStat,
-    DiskTier, Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, RawDisk, Scrub,
-    ScrubStep, Transfer, Unrecorded, UringDisk, WritePolicy, verify,
+    Admission, BLOCK_BYTES, Bytes, DataFolder, Direction, Disk, DiskConfig, DiskReport, DiskSize,
+    DiskStat, DiskTier, Engine, Fetched, FileDisk, FolderError, FormatError, OpenError, RawDisk,
+    Scrub, ScrubStep, Transfer, Unrecorded, UringDisk, WritePolicy, verify,
 };
 pub use drops::Dropped;
 pub use guard::{ReadPin, WriteExtent};

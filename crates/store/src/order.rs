@@ -256,7 +256,7 @@ impl Order {
     }
 
     /// The lowest class with a price of which something is listed.
-    fn cheapest(&self) -> Class {
+    pub(crate) fn cheapest(&self) -> Class {
         let priced = (0..).map(Class).zip(self.fresh.iter().zip(&self.proven));
         let mut listed = priced.filter(|(class, (fresh, proven))| {
             *class != Class::NONE && fresh.objects + proven.objects > 0

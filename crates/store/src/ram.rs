@@ -23,7 +23,7 @@ use crate::prices::Prices;
 use crate::slots::{Slot, SlotId};
 use crate::space::{Effort, Room};
 use crate::stat::{StoreStat, TenantStat};
-use crate::state::{Kind, State};
+use crate::state::{Kind, Queue, State};
 
 /// Ids of a release that are looked up for one hold of the lease table's lock.
 const RELEASE_STEP: usize = 256;
@@ -247,6 +247,24 @@ impl RamStore {
     #[must_use]
     pub fn pin_again(&self, id: &ObjectId) -> Option<ReadPin> {
         self.pin_as_it_is(id)
+    }
+
+    /// Whether somebody asked for an object since it was stored, or before it left memory lately.
+    pub(crate) fn was_seen(&self, pin: &ReadPin) -> bool {
+        let state = self.core.slots[pin.slot()].state();
+        state.queue() == Queue::Proven || state.is_touched()
+    }
+
+    /// The object, if it is to stay: not while its namespace is dropped. For who holds a lock that
+    /// keeps drops and removals from beginning.
+    pub(crate) fn pin_for_disk(&self, id: &ObjectId) -> Option<ReadPin> {
+        let pin = self.pin_as_it_is(id)?;
+        let stays = {
+            let space = self.core.space.lock();
+            let kind = self.core.slots[pin.slot()].kind();
+            kind == Kind::Stored && !space.dropping.contains(&pin.header().namespace)
+        };
+        stays.then_some(pin)
     }
 
     fn pin_as_it_is(&self, id: &ObjectId) -> Option<ReadPin> {

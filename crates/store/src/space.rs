@@ -7,7 +7,8 @@
 //! **Making room.** Objects leave in their order until the new extent fits. Order in
 //! time is not order in memory: many small objects may have left without two of them having been
 //! neighbours. Once as many bytes have left as are needed, the hole of each further victim is
-//! widened by evicting its neighbours, those that were read least first, until it fits. Only held
+//! widened by evicting its neighbours, first those that were read least and are cheap to compute,
+//! until it fits. Only held
 //! extents stop it; so a store in which nothing is held always finds room, and one in which much
 //! is held refuses after evicting a bounded amount, instead of emptying itself for one object.
 //!
@@ -395,7 +396,15 @@ impl Space {
         hole: SlotId,
         may_leave: impl Fn(TenantId) -> bool,
     ) -> Option<Vec<SlotId>> {
-        let worth = |slot: SlotId| worth(slots, slot, &may_leave).map(|worth| (worth, slot));
+        let worth = |slot: SlotId| {
+            let worth = worth(slots, slot, &may_leave)?;
+            if worth == 0 {
+                return Some((0, slot)); // Free: nobody's.
+            }
+            let state = slots[slot].state();
+            let cheapest = self.tenants.at(state.tenant()).order.cheapest();
+            Some((worth << state.class().steps_above(cheapest), slot))
+        };
         let wanted = u64::from(need.units) + u64::from(need.align - 1);
         let mut span = u64::from(self.extents.units_of(slots, hole));
         let (mut low, mut high) = (slots[hole].before.get(), slots[hole].after.get());
@@ -428,7 +437,7 @@ impl Effort {
     }
 }
 
-/// What is lost when the extent is given up; none if it cannot be.
+/// What is lost when the extent is given up, whatever it costs to compute; none if it cannot be.
 fn worth(slots: &Slots, slot: SlotId, may_leave: &impl Fn(TenantId) -> bool) -> Option<u64> {
     let state = slots[slot].state();
     match state.kind() {

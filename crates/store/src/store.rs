@@ -123,7 +123,12 @@ impl Store {
         let on_disk = lease.is_some_and(|lease| disk.is_live(lease, now));
         let promised = on_disk || self.ram.is_promised(lease, now);
         match self.ram.find(&id, promised) {
-            Some(pin) => done(Fetched::Found(pin)),
+            Some(pin) => {
+                if !promised {
+                    disk.touch([&id]); // Else the lookup did.
+                }
+                done(Fetched::Found(pin));
+            }
             None => disk.fetch(id, now, Box::new(done)),
         }
     }
@@ -143,6 +148,9 @@ impl Store {
             return acquired;
         };
         disk.expire(now);
+        let found = acquired.items.iter().zip(ids);
+        let found = found.filter(|(item, _)| item.presence == Presence::Held);
+        disk.touch(found.map(|(_, id)| id));
         let mut held = HashSet::new();
         let mut missing = Vec::new();
         let mut left = max_bytes;

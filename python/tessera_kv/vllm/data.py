@@ -69,6 +69,7 @@ class Tensor(TypedDict):
     storage_bytes: int
     dtype: str
     device: str
+    heads_axis: int | None
 
 
 class Layer(TypedDict):

@@ -49,6 +49,9 @@ def engine_document(vllm_config: Any, kv_cache_config: Any, options: Any, versio
             "layout_fingerprint": fingerprint(vllm_config, kv_cache_config, groups, version),
         },
         "groups": groups,
+        "heads": [
+            whole_heads(spec.kv_cache_spec, vllm_config) for spec in kv_cache_config.kv_cache_groups
+        ],
         "hash_tokens": hashing,
         "topology": {
             "tp": parallel.tensor_parallel_size,
@@ -56,10 +59,19 @@ def engine_document(vllm_config: Any, kv_cache_config: Any, options: Any, versio
             "dcp": parallel.decode_context_parallel_size,
             "pcp": getattr(parallel, "prefill_context_parallel_size", 1),
         },
+        "speculative": speculation(vllm_config),
         "can_load": transfer.is_kv_consumer and can_continue_prefix(vllm_config),
         "can_save": transfer.is_kv_producer,
         "options": transfer.kv_connector_extra_config,
     }
+
+
+def speculation(vllm_config: Any) -> str:
+    """What guesses tokens, in words that engines compare which hand over to each other."""
+    config = vllm_config.speculative_config
+    if config is None:
+        return ""
+    return f"{config.num_speculative_tokens} tokens of {config.method}, model {config.model}"
 
 
 def refuse_unsupported(vllm_config: Any) -> None:
@@ -133,6 +145,25 @@ def group_kind(spec: Any) -> GroupKind:
     if not kinds or any(kind != kinds[0] for kind in kinds):
         raise unknown(spec, "its layers need different tokens")
     return kinds[0]
+
+
+def whole_heads(spec: Any, vllm_config: Any) -> int | None:
+    """KV heads of the whole model in each layer of a group, None where its layers have none.
+
+    Blocks of engines of unequal tensor parallel size are cut by them.
+    """
+    layers = layer_specs(spec)
+    if any(type(layer).__name__ not in FULL + WINDOW for layer in layers):
+        return None
+    total = int(vllm_config.model_config.get_total_num_kv_heads())
+    here = max(1, total // vllm_config.parallel_config.tensor_parallel_size)
+    return total if all(slots(layer) == here for layer in layers) else None
+
+
+def slots(spec: Any) -> int | None:
+    """Heads of a layer on this rank, None if its memory counts something else."""
+    heads = int(spec.num_kv_heads)
+    return heads if getattr(spec, "num_head_slots", None) in (None, heads) else None
 
 
 def layer_kind(spec: Any) -> GroupKind:
@@ -231,7 +262,8 @@ def layers(kv_caches: Mapping[str, Any], kv_cache_config: Any) -> list[Layer]:
                     f"the engine registered no memory for layer {name} of KV cache group {index}: "
                     "report this model"
                 )
-            tensors = [tensor(name, part) for part in parts(kv_caches[name])]
+            axis = heads_axis(name, cache_group, kv_cache_config)
+            tensors = [tensor(name, part, axis) for part in parts(kv_caches[name])]
             identity = json.dumps(tensors, sort_keys=True)
             if identity not in seen:
                 seen.add(identity)
@@ -244,7 +276,20 @@ def parts(cache: Any) -> list[Any]:
     return list(cache) if isinstance(cache, (list, tuple)) else [cache]
 
 
-def tensor(layer: str, cache: Any) -> Tensor:
+def heads_axis(layer: str, cache_group: Any, kv_cache_config: Any) -> int | None:
+    """Which axis of a layer's tensors counts its heads; None where the engine does not say so.
+
+    An engine that names its layout gives every attention layer the axes of blocks, heads, tokens
+    and content, whatever their order in memory.
+    """
+    if getattr(kv_cache_config, "kv_cache_layout", None) is None:
+        return None
+    spec = cache_group.kv_cache_spec
+    spec = getattr(spec, "kv_cache_specs", {}).get(layer, spec)
+    return 1 if type(spec).__name__ in FULL + WINDOW else None
+
+
+def tensor(layer: str, cache: Any, heads_axis: int | None = None) -> Tensor:
     """Describe one tensor; it is neither read nor copied."""
     if cache.device.type not in DEVICES:
         raise UnsupportedEngineError(
@@ -262,4 +307,5 @@ def tensor(layer: str, cache: Any) -> Tensor:
         "storage_address": storage.data_ptr(),
         "storage_bytes": storage.nbytes(),
         "device": cache.device.type,
+        "heads_axis": heads_axis if cache.dim() == 4 else None,
     }

@@ -22,6 +22,19 @@ ROOT = Path(__file__).parents[3]
 CLASSES = ("llama", "gemma3", "gpt_oss", "qwen3_next")
 CONTROLS = 4
 TOKENS = 16
+ENGINES = ("served", "pair", "both", "storm", "shapes", "loads", "reference", "family")
+"""Fixtures whose engines many tests share."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Tests that share engines run in one worker, whatever the number of workers."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        shared = [name for name in ENGINES if name in item.fixturenames]
+        place = "" if "served" in shared else item.path.stem
+        which = [str(parameters.indices.get(name)) for name in shared] if parameters else []
+        item.add_marker(pytest.mark.xdist_group("-".join([place, *shared, *which])))
 
 
 @pytest.fixture(scope="session")

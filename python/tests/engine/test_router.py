@@ -1,10 +1,10 @@
 """A prefill and a decode server behind `vllm-router` with its serial dispatch, and behind
-`tessera proxy`, as users run them.
+`tessera proxy` in both of its modes, as users run them.
 
-Either sends a prompt to prefill for one token, and what prefill answers with on to decode. Both
-servers neither save nor load, so that what decode did not compute came from prefill. Blocks that
-nobody takes come back with their lease: a test that no lease may help asks for transfers that
-failed, of which there must be none.
+Who reads sends a prompt to prefill for one token, and what prefill answers with on to decode; who
+writes asks both at once. Both servers neither save nor load, so that what decode did not compute
+came from prefill. Blocks that nobody takes come back with their lease: a test that no lease may
+help asks for transfers that failed, of which there must be none.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 from conftest import TOKENS
-from harness import Node, connector, prompt, wait_until
-from servers import Count, HttpError, Proxy, Router, Server, Service, ask, counting, events
+from harness import Node, prompt, wait_until
+from servers import READERS, WRITER, Count, HttpError, Pair, Service, ask, counting, events, pair
 
 MODELS = os.environ.get("TESSERA_ROUTER_MODELS", "llama").split()
 LEASE_MS = 20_000
@@ -34,13 +34,10 @@ MANY = 256
 
 
 @dataclass
-class Dispatched:
-    """Two servers, and both dispatchers before them."""
+class Dispatched(Pair):
+    """Two servers, and what goes through the dispatchers before them."""
 
     name: str
-    prefill: Server
-    decode: Server
-    dispatchers: dict[str, Service]
     _numbers: Iterator[int]
 
     def new_prompt(self) -> list[int]:
@@ -94,35 +91,20 @@ def both(
     folder = tmp_path_factory.mktemp("key")
     folder.chmod(0o700)
     name = request.param
-    options = {
-        "save": False,
-        "load": False,
-        "peer_listen": "127.0.0.1:0",
-        "peer_lease_ms": LEASE_MS,
-        "local_dir": str(folder),
-    }
-
-    def server(role: str) -> Server:
-        use: dict[str, Any] = {**connector(node.address, **options), "kv_role": role}
-        return Server(model(name), logs / f"{name}-{role}.log", use)
-
-    with server("kv_producer") as prefill, server("kv_consumer") as decode:
-        prefill.ready()
-        decode.ready()
-        urls = (prefill.url, decode.url)
-        with (
-            Router(logs / f"{name}-router.log", *urls) as router,
-            Proxy(binary, logs / f"{name}-proxy.log", *urls) as proxy,
-        ):
-            router.ready()
-            proxy.ready()
-            dispatchers = {"vllm-router": router, "tessera proxy": proxy}
-            yield Dispatched(name, prefill, decode, dispatchers, count())
+    started = pair(model(name), name, binary, node.address, logs, folder, peer_lease_ms=LEASE_MS)
+    with started as it:
+        yield Dispatched(it.prefill, it.decode, it.dispatchers, name, count())
 
 
-@pytest.fixture(params=["vllm-router", "tessera proxy"])
+@pytest.fixture(params=[*READERS, WRITER])
 def dispatcher(request: pytest.FixtureRequest, both: Dispatched) -> Service:
     """One after the other, before the same servers."""
+    return both.dispatchers[request.param]
+
+
+@pytest.fixture(params=READERS)
+def reader(request: pytest.FixtureRequest, both: Dispatched) -> Service:
+    """Of many at once whoever writes keeps what it has computed only for as long as a lease."""
     return both.dispatchers[request.param]
 
 
@@ -136,14 +118,14 @@ def test_decode_behind_a_dispatcher_computes_the_last_token_and_answers_like_one
         found = dispatcher.complete(tokens, TOKENS, stream)
     assert found.samples == [answer]
     assert (decode.external, decode.computed) == (LENGTH - 1, 1)
-    assert prefill.ours("peer_offers") == decode.ours("peer_takes") == 1
+    assert given(prefill) == decode.ours("peer_takes") == 1
     assert_no_lease_helped(prefill, decode)
 
 
 def test_samples_of_one_prompt_are_one_offer_and_one_transfer(
     both: Dispatched, dispatcher: Service
 ) -> None:
-    """Prefill too computes each sample, and vLLM passes on the ticket of one."""
+    """Behind `vllm-router` prefill too computes each sample, and vLLM passes on one ticket."""
     tokens = both.new_prompt()
     answer = both.alone(tokens)
     with both.counting() as (prefill, decode):
@@ -152,7 +134,7 @@ def test_samples_of_one_prompt_are_one_offer_and_one_transfer(
     assert [len(sample) for sample in found.samples] == [TOKENS, TOKENS]
     # In bfloat16 the best one is often several, of which one is drawn.
     assert both.recurrent or found.samples == [answer, answer]
-    assert prefill.ours("peer_offers") == decode.ours("peer_takes") == 1
+    assert given(prefill) == decode.ours("peer_takes") == 1
     assert_no_lease_helped(prefill, decode)
 
 
@@ -171,7 +153,7 @@ def test_client_that_goes_while_it_is_answered_leaves_nothing_behind(
 def test_client_that_goes_before_it_is_answered_leaves_nothing_behind(
     both: Dispatched, dispatcher: Service
 ) -> None:
-    """Prefill may have offered by then to a decode engine that nobody asks."""
+    """Prefill may have offered by then to a decode engine that nobody asks, or that is gone."""
     tokens = both.new_prompt()
     with both.counting() as (_, decode), pytest.raises(TimeoutError):
         dispatcher.complete(tokens, 2000, timeout_s=0.2)
@@ -191,7 +173,7 @@ def test_request_without_a_ticket_is_computed(
     assert prefill.ours("peer_offers") == decode.ours("peer_takes") == 0
 
 
-def test_many_at_once_are_answered_like_one_by_one(both: Dispatched, dispatcher: Service) -> None:
+def test_many_at_once_are_answered_like_one_by_one(both: Dispatched, reader: Service) -> None:
     if both.recurrent:
         pytest.skip("what the first of a batch answers is another question there")
     prompts = [prompt(100 + index, f"{both.name} many {index}") for index in range(MANY)]
@@ -199,7 +181,7 @@ def test_many_at_once_are_answered_like_one_by_one(both: Dispatched, dispatcher:
         alone = list(pool.map(lambda tokens: both.prefill.complete(tokens, TOKENS), prompts))
         both.forget()
         with both.counting() as (prefill, decode):
-            found = list(pool.map(lambda tokens: dispatcher.complete(tokens, TOKENS), prompts))
+            found = list(pool.map(lambda tokens: reader.complete(tokens, TOKENS), prompts))
     assert [it.samples for it in found] == [it.samples for it in alone]
     assert decode.ours("peer_transfers_succeeded") == prefill.ours("peer_offers") == MANY
     assert decode.computed == MANY
@@ -209,10 +191,10 @@ def test_many_at_once_are_answered_like_one_by_one(both: Dispatched, dispatcher:
 def test_decode_that_is_killed_is_said_and_its_successor_serves(both: Dispatched) -> None:
     tokens = both.new_prompt()
     answer = both.alone(tokens)
-    router, proxy = both.dispatchers.values()
+    services = both.dispatchers.values()
     with contextlib.ExitStack() as clients:
         body = ask(both.new_prompt(), 2000, stream=True)
-        asked = [it.exchange("POST", "/v1/completions", body) for it in (router, proxy)]
+        asked = [it.exchange("POST", "/v1/completions", body) for it in services]
         streams = [events(clients.enter_context(it)) for it in asked]
         for stream in streams:
             next(stream)
@@ -220,7 +202,7 @@ def test_decode_that_is_killed_is_said_and_its_successor_serves(both: Dispatched
         for stream in streams:
             with pytest.raises((EOFError, HTTPException, OSError)):
                 list(stream)
-    for dispatcher in (router, proxy):
+    for dispatcher in services:
         with pytest.raises(HttpError) as refused:
             dispatcher.complete(tokens, TOKENS)
         assert refused.value.status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -228,7 +210,7 @@ def test_decode_that_is_killed_is_said_and_its_successor_serves(both: Dispatched
     wait_until(both.prefill.is_rested, "prefill to rest", LEASE_MS / 1000 + 30)
     both.decode.launch()
     both.decode.ready()
-    for dispatcher in (router, proxy):
+    for dispatcher in services:
         wait_until(partial(is_answer, dispatcher, tokens, answer), "the decode engine to be found")
         both.forget()
 
@@ -237,14 +219,20 @@ def test_prefill_that_is_killed_is_said_or_made_up_for(both: Dispatched) -> None
     """The last test of a pair: its prefill server is gone."""
     tokens = both.new_prompt()
     answer = both.computed(tokens, TOKENS)
-    router, proxy = both.dispatchers.values()
+    router, *proxies = both.dispatchers.values()
     both.prefill.kill()
     with pytest.raises(HttpError) as refused:
         router.complete(tokens, TOKENS)
     assert refused.value.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     # The proxy has decode compute it.
-    assert is_answer(proxy, tokens, answer)
-    wait_until(both.decode.is_rested, "decode to rest")
+    for proxy in proxies:
+        assert is_answer(proxy, tokens, answer)
+        wait_until(both.decode.is_rested, "decode to rest")
+
+
+def given(prefill: Count) -> int:
+    """Prompts that were offered, or ordered to be written."""
+    return prefill.ours("peer_offers") + prefill.ours("peer_writes")
 
 
 def assert_no_lease_helped(prefill: Count, decode: Count) -> None:

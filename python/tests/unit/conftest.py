@@ -52,6 +52,7 @@ def engine_config(**changes: Any) -> Any:
             hf_text_config=SimpleNamespace(rope_parameters={"rope_type": "default"}),
             max_model_len=4096,
             seed=0,
+            get_total_num_kv_heads=lambda: 8,
         ),
         cache_config=SimpleNamespace(
             cache_dtype="auto",
@@ -71,6 +72,7 @@ def engine_config(**changes: Any) -> Any:
         attention_config=SimpleNamespace(backend=None),
         device_config=SimpleNamespace(device_type="cpu"),
         load_config=SimpleNamespace(load_format="auto"),
+        speculative_config=None,
         kv_transfer_config=SimpleNamespace(
             is_kv_producer=True, is_kv_consumer=True, kv_connector_extra_config={}
         ),

@@ -107,6 +107,36 @@ def test_context_parallel_groups_have_longer_blocks_where_they_are_sharded() -> 
     assert layout.group(cache_group(state()), parallel)["block_tokens"] == 64
 
 
+@pytest.mark.parametrize(("ranks", "here"), [(1, 8), (4, 2), (8, 1), (16, 1)])
+def test_heads_of_the_whole_model_are_known_where_layers_have_their_part(
+    ranks: int, here: int
+) -> None:
+    config = engine_config(parallel_config__tensor_parallel_size=ranks)
+    attention = {**ATTENTION, "num_kv_heads": here}
+    of_full = vllm_specs.FullAttentionSpec(**attention)
+    of_window = vllm_specs.SlidingWindowSpec(**attention, sliding_window=64)
+    assert layout.whole_heads(of_full, config) == 8
+    assert layout.whole_heads(of_window, config) == 8
+    assert layout.whole_heads(state(), config) is None
+    other = vllm_specs.FullAttentionSpec(**{**attention, "num_kv_heads": here + 1})
+    assert layout.whole_heads(other, config) is None
+    assert layout.whole_heads(uniform(of_full, other), config) is None
+
+
+def test_axis_of_heads_is_known_where_the_engine_names_its_layout() -> None:
+    def axis(spec: Any, **more: Any) -> int | None:
+        return layout.heads_axis("layer", cache_group(spec), SimpleNamespace(**more))
+
+    assert axis(full(), kv_cache_layout="LBHNC") == 1
+    assert axis(window(64), kv_cache_layout="LBNHC") == 1
+    assert axis(full()) is None
+    assert axis(full(), kv_cache_layout=None) is None
+    assert axis(state(), kv_cache_layout="LBHNC") is None
+    memory = torch.zeros((3, 2, 16, 8))
+    assert layout.tensor("layer", memory, 1)["heads_axis"] == 1
+    assert layout.tensor("layer", memory.flatten(2), 1)["heads_axis"] is None
+
+
 def test_ranks_follow_the_order_of_the_engine() -> None:
     parallel = SimpleNamespace(
         tensor_parallel_size=4,
@@ -168,6 +198,17 @@ def test_roles_are_honoured() -> None:
     document = layout.engine_document(config, caches, options(), "0.32")
     assert document["can_load"]
     assert not document["can_save"]
+
+
+def test_speculative_decoding_is_said_in_words() -> None:
+    caches = vllm_specs.KVCacheConfig(9, [], [cache_group(full())])
+    config = engine_config()
+    assert layout.engine_document(config, caches, options(), "0.32")["speculative"] == ""
+    config.speculative_config = SimpleNamespace(
+        method="eagle", model="org/draft", num_speculative_tokens=3
+    )
+    document = layout.engine_document(config, caches, options(), "0.32")
+    assert document["speculative"] == "3 tokens of eagle, model org/draft"
 
 
 def test_models_without_or_with_foreign_caches_are_refused() -> None:

@@ -74,5 +74,6 @@ fn memory(layer: usize, blocks: u64) -> Result<LayerMemory> {
         format: "bytes".to_owned(),
         num_blocks: blocks,
         runs: vec![run(0), run(half_bytes)],
+        heads: None,
     })
 }

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod deadline;
 mod full;
+mod gone;
 mod integrity;
 mod isolation;
 mod node_process;

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, kill_process, prlimit, waitpid};
 use tessera_client::{Cluster, ClusterConfig, NodeIndex, NodeSpec};
 use tessera_transport::Address;
 use tokio::runtime::Handle;
@@ -43,8 +43,11 @@ impl NodeProcess {
     }
 
     fn start_at(address: &str, ram_mib: u64, data: Option<(PathBuf, u64)>) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tessera-sim-node"));
-        command.args([address, &ram_mib.to_string()]);
+        // A write beyond a limit is to fail, as that of a disk does, and not to end the process.
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]);
+        command.args([env!("CARGO_BIN_EXE_tessera-sim-node"), address]);
+        command.arg(ram_mib.to_string());
         if let Some((folder, disk_mib)) = &data {
             command.arg(folder).arg(disk_mib.to_string());
         }
@@ -95,6 +98,16 @@ impl NodeProcess {
     /// Lets a paused process go on.
     pub(crate) fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).expect("our own process");
+    }
+
+    /// Makes every write of the process fail that begins beyond so many bytes of its file, and
+    /// cuts short the one that crosses them.
+    pub(crate) fn limit_writes(&self, bytes: u64) {
+        let limit = Rlimit {
+            current: Some(bytes),
+            maximum: None,
+        };
+        prlimit(Some(self.pid()), Resource::Fsize, limit).expect("our own child");
     }
 
     fn pid(&self) -> Pid {

@@ -42,6 +42,7 @@ fn engine(node: &NodeProcess) -> WorkerDriver<Cluster> {
         format: "bytes".into(),
         num_blocks: blocks,
         runs: vec![run],
+        heads: None,
     };
     let connect = |runtime: &_| Ok(node.client_on(runtime));
     WorkerDriver::start_with(&config(), vec![layer], connect).expect("a worker")

@@ -82,6 +82,7 @@ impl Shape {
                 block_stride_bytes: bytes,
                 length_bytes: bytes,
             }],
+            heads: None,
         })
     }
 }

@@ -11,12 +11,13 @@ use anyhow::{Context, Result};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sysinfo::System;
 use tessera_node::{
-    DataConfig, Lifetimes, Node, NodeConfig, RunningNode, StopReason, TenantLimits, WritePolicy,
+    Admission, DataConfig, Lifetimes, Node, NodeConfig, RunningNode, StopReason, TenantLimits,
+    WritePolicy,
 };
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::args::{NodeArguments, WriteMode};
+use crate::args::{AdmissionMode, NodeArguments, WriteMode};
 use crate::units::{Quota, Ttl, format_size};
 
 /// With `--write back`, the share of memory that may wait to be written is one in this many.
@@ -33,6 +34,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
         data,
         disk,
         write,
+        admission,
         scrub,
         quota,
         disk_quota,
@@ -43,10 +45,11 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
     } = arguments;
     check_memory(ram)?;
     let (in_ram, on_disk) = tenants(&quota, &disk_quota)?;
-    let data = (!data.is_empty()).then(|| DataConfig {
+    let write = policy((write, admission), ram)?;
+    let data = (!data.is_empty()).then_some(DataConfig {
         folders: data,
         bytes: disk,
-        write: policy(write, ram),
+        write,
         tenants: on_disk,
         scrub_bytes_s: scrub,
     });
@@ -136,14 +139,24 @@ fn lifetimes(ttls: Vec<Ttl>) -> Result<Lifetimes> {
     Ok(lifetimes)
 }
 
-fn policy(write: WriteMode, ram_bytes: u64) -> WritePolicy {
-    match write {
+fn policy((write, admission): (WriteMode, AdmissionMode), ram_bytes: u64) -> Result<WritePolicy> {
+    let admission = match admission {
+        AdmissionMode::All => Admission::All,
+        AdmissionMode::SecondTouch => Admission::SecondTouch,
+    };
+    anyhow::ensure!(
+        admission == Admission::All || write == WriteMode::Back,
+        "--admission second-touch leaves objects out, and --write through or synced acknowledges \
+         none before it is written: give --write back, or --admission all"
+    );
+    Ok(match write {
         WriteMode::Through => WritePolicy::Through,
         WriteMode::Synced => WritePolicy::Synced,
         WriteMode::Back => WritePolicy::Back {
             dirty_bytes_max: ram_bytes / DIRTY_SHARE,
+            admission,
         },
-    }
+    })
 }
 
 async fn serve(config: NodeConfig) -> Result<()> {
@@ -220,5 +233,22 @@ mod tests {
             assert!(tenants(&[], &twice).is_err());
         }
         assert!(lifetimes(vec![(None, 1), (None, 2)]).is_err());
+    }
+
+    #[test]
+    fn what_is_acknowledged_as_written_is_never_left_out() {
+        use AdmissionMode::{All, SecondTouch};
+        let policy = |write, admission| policy((write, admission), 80);
+        for write in [WriteMode::Through, WriteMode::Synced] {
+            let refused = policy(write, SecondTouch).expect_err("it would be lost");
+            assert!(refused.to_string().contains("--write back"), "{refused}");
+            assert!(policy(write, All).is_ok());
+        }
+        let back = policy(WriteMode::Back, SecondTouch).expect("nothing is promised");
+        let expected = WritePolicy::Back {
+            dirty_bytes_max: 10,
+            admission: Admission::SecondTouch,
+        };
+        assert_eq!(back, expected);
     }
 }

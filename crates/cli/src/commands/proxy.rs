@@ -4,13 +4,21 @@
 //! there. The log, one JSON object a line, goes to standard error.
 
 use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tessera_proxy::{Limits, Mode, Proxy, ProxyConfig};
+use serde_json::json;
+use tessera_client::options::Options;
+use tessera_client::peer::{mint_pass, ticket_key};
+use tessera_proxy::{Limits, Mode, Passes, Proxy, ProxyConfig};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{ProxyArguments, ProxyMode};
+
+/// How long two engines may take to meet: both may have to wait until there is room for a request.
+const PASS_VALID: Duration = Duration::from_secs(600);
 
 /// Runs the proxy; returns when it is over.
 pub(crate) fn run(arguments: ProxyArguments) -> Result<()> {
@@ -32,11 +40,23 @@ fn config(arguments: ProxyArguments) -> Result<ProxyConfig> {
         listen: arguments.listen,
         mode: match arguments.mode {
             ProxyMode::Read => Mode::Read,
+            ProxyMode::Write => Mode::Write(passes(arguments.key_file.as_deref())?),
         },
         prefill: arguments.prefill,
+        inboxes: arguments.inbox,
         decode: arguments.decode,
         limits,
     })
+}
+
+/// What writes passes under the engines' key.
+fn passes(key_file: Option<&Path>) -> Result<Passes> {
+    let mut options = Options::parse(&json!({}))?;
+    if let Some(path) = key_file {
+        options.peer_key_file = path.to_str().context("--key-file is no UTF-8")?.to_owned();
+    }
+    let key = ticket_key(&options)?;
+    Ok(Passes::new(move |inbox| mint_pass(&key, inbox, PASS_VALID)))
 }
 
 async fn serve(config: ProxyConfig) -> Result<()> {

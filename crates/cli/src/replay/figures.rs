@@ -4,6 +4,7 @@
 //! saved is computing, in percent of what all prompts cost, by which a late token counts for more.
 
 use serde::Serialize;
+use tessera_node::store::DiskStat;
 
 use super::cache::Tally;
 use super::latency::Quantiles;
@@ -34,6 +35,25 @@ pub(crate) struct Row {
     pub(crate) hit_bytes: u64,
 }
 
+/// Memory with a disk behind it, with one setting of admission to the disk.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TierRow {
+    /// Memory in percent of the working set,
+    pub(crate) capacity_percent: f64,
+    /// and the disk.
+    pub(crate) disk_percent: f64,
+    /// As the option of a node.
+    pub(crate) admission: &'static str,
+    /// Hit rate of both together, percent.
+    pub(crate) tessera: f64,
+    /// Payload bytes that were read from the disk,
+    pub(crate) disk_hit_bytes: u64,
+    /// that were written because they were stored,
+    pub(crate) written_bytes: u64,
+    /// and written again to stay.
+    pub(crate) moved_bytes: u64,
+}
+
 /// The result.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figures {
@@ -48,9 +68,35 @@ pub(crate) struct Figures {
     pub(crate) unique_blocks: u64,
     pub(crate) object_bytes: u64,
     pub(crate) rows: Vec<Row>,
+    /// Where a disk was asked for, two for each capacity.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) tiers: Vec<TierRow>,
     pub(crate) latency: Vec<Quantiles>,
     /// Reads of leased objects and stores that a node did not answer well.
     pub(crate) failed: u64,
+}
+
+impl TierRow {
+    /// Of capacities in percent, from what the store came to and its disk counted.
+    pub(crate) fn new(
+        (capacity_percent, disk_percent): (f64, f64),
+        (admission, object_bytes): (&'static str, u64),
+        (tessera, disk): (Tally, &DiskStat),
+    ) -> Self {
+        Self {
+            capacity_percent: hundredths(capacity_percent),
+            disk_percent: hundredths(disk_percent),
+            admission,
+            tessera: hundredths(tessera.percent()),
+            disk_hit_bytes: disk.hits.saturating_mul(object_bytes),
+            written_bytes: disk.stored.saturating_mul(object_bytes),
+            moved_bytes: disk.reinserted.saturating_mul(object_bytes),
+        }
+    }
+}
+
+fn hundredths(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
 impl Row {
@@ -61,7 +107,6 @@ impl Row {
         (tessera, lru, belady): (Tally, Tally, Tally),
     ) -> Self {
         let percent = 100.0 * capacity_blocks as f64 / unique_blocks.max(1) as f64;
-        let hundredths = |value: f64| (value * 100.0).round() / 100.0;
         Self {
             capacity_percent: hundredths(percent),
             capacity_blocks,
@@ -127,9 +172,34 @@ impl Figures {
                 times.operation, times.count, times.p50_us, times.p90_us, times.p99_us
             )
         }));
+        lines.extend(self.tiers_table());
         if self.failed > 0 {
             lines.push(format!("{} operations failed: misses", self.failed));
         }
         lines.join("\n")
+    }
+
+    /// What a disk adds, and what is written for it.
+    fn tiers_table(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.tiers.is_empty() {
+            lines.push(format!(
+                "{:>10}  {:>10}  {:>12}  {:>8}  {:>11}  {:>11}  {:>11}",
+                "memory", "disk", "admission", "tessera", "disk hits", "written", "moved"
+            ));
+        }
+        lines.extend(self.tiers.iter().map(|row| {
+            format!(
+                "{:>8.2} %  {:>8.2} %  {:>12}  {:>6.2} %  {:>11}  {:>11}  {:>11}",
+                row.capacity_percent,
+                row.disk_percent,
+                row.admission,
+                row.tessera,
+                format_size(row.disk_hit_bytes),
+                format_size(row.written_bytes),
+                format_size(row.moved_bytes),
+            )
+        }));
+        lines
     }
 }

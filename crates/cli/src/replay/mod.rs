@@ -14,6 +14,7 @@ mod oracle;
 #[cfg(test)]
 mod policy;
 mod run;
+mod tiered;
 mod trace;
 
 pub(crate) use run::run;

@@ -110,7 +110,7 @@ fn synthetic_is_never_below_lru_however_little_fits() {
 }
 
 /// Conversations that go on for a while, with breaks, between requests that nobody repeats.
-fn generated_trace(requests: u64) -> Trace {
+pub(super) fn generated_trace(requests: u64) -> Trace {
     let mut seed = 1_u64;
     let mut below = move |bound: u64| {
         seed = seed

@@ -3,14 +3,16 @@
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
+use tessera_node::store::Admission;
 
 use super::cache::{Cache, Tally, replay};
 use super::chart;
 use super::direct::Direct;
-use super::figures::{Figures, Row};
+use super::figures::{Figures, Row, TierRow};
 use super::latency::Latencies;
 use super::live::Live;
 use super::oracle::{Belady, Lru};
+use super::tiered::Tiered;
 use super::trace::Trace;
 use crate::args::ReplayArguments;
 
@@ -40,6 +42,7 @@ fn figures(arguments: &ReplayArguments, trace: &Trace) -> Result<Figures> {
         unique_blocks: trace.unique_blocks(),
         object_bytes: arguments.object_bytes,
         rows: Vec::new(),
+        tiers: Vec::new(),
         latency: Vec::new(),
         failed: 0,
     };
@@ -60,6 +63,9 @@ fn figures(arguments: &ReplayArguments, trace: &Trace) -> Result<Figures> {
         None => {
             let mut latencies = Latencies::new()?;
             let progress = progress(trace, arguments.capacity.len() as u64)?;
+            if let Some(disk) = arguments.disk {
+                figures.tiers = tiers(arguments, trace, disk)?;
+            }
             for percent in &arguments.capacity {
                 let blocks = (figures.unique_blocks * u64::from(*percent) / 100).max(1);
                 let mut direct = Direct::new(blocks)?;
@@ -74,6 +80,34 @@ fn figures(arguments: &ReplayArguments, trace: &Trace) -> Result<Figures> {
         }
     }
     Ok(figures)
+}
+
+/// What a disk of `disk` percent of the working set adds to each capacity, with both settings.
+fn tiers(arguments: &ReplayArguments, trace: &Trace, disk: u8) -> Result<Vec<TierRow>> {
+    let unique = trace.unique_blocks();
+    let blocks = |percent: u8| (unique * u64::from(percent) / 100).max(1);
+    let percent = |blocks: u64| 100.0 * blocks as f64 / unique.max(1) as f64;
+    let rounds = 2 * arguments.capacity.len() * trace.requests.len();
+    let progress = bar(rounds as u64)?;
+    let mut rows = Vec::new();
+    for capacity in &arguments.capacity {
+        let settings = [
+            ("all", Admission::All),
+            ("second-touch", Admission::SecondTouch),
+        ];
+        for (name, admission) in settings {
+            let (memory, disk) = (blocks(*capacity), blocks(disk));
+            let mut tiered = Tiered::new(memory, disk, admission)?;
+            let tally = tally(trace, &mut tiered, &progress)?;
+            rows.push(TierRow::new(
+                (percent(memory), percent(disk)),
+                (name, arguments.object_bytes),
+                (tally, &tiered.stat()),
+            ));
+        }
+    }
+    progress.finish_and_clear();
+    Ok(rows)
 }
 
 /// The row of a capacity: what Tessera came to, beside both oracles.
@@ -100,7 +134,11 @@ fn tally(trace: &Trace, cache: &mut impl Cache, progress: &ProgressBar) -> Resul
 
 /// For `rows` capacities, each with three caches.
 fn progress(trace: &Trace, rows: u64) -> Result<ProgressBar> {
-    let progress = ProgressBar::new(3 * rows * trace.requests.len() as u64);
+    bar(3 * rows * trace.requests.len() as u64)
+}
+
+fn bar(steps: u64) -> Result<ProgressBar> {
+    let progress = ProgressBar::new(steps);
     let style = "{bar:30} {pos}/{len} {elapsed} {msg}";
     progress.set_style(ProgressStyle::with_template(style)?);
     Ok(progress)

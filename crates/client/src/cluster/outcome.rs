@@ -112,6 +112,13 @@ pub enum NodeError {
     /// The node had no room for the request.
     #[error("the node is busy: try again")]
     Busy,
+    /// The node could not record a removal for good, since a disk of it failed.
+    #[error(
+        "a disk of the node failed and cannot be made empty: what was removed is gone now, and may \
+         be found again by the node's next start. Replace the disk, or run `tessera clean` on its \
+         folder, before that start"
+    )]
+    Unrecorded,
     /// The node refused the request.
     #[error("the node refused the request: {0:?}")]
     Refused(Refusal),

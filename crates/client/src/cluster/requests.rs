@@ -235,6 +235,7 @@ pub(super) fn body(answer: Result<Answer, Failure>) -> Result<Vec<u8>, NodeError
         Ok(Answer::Refused(Refusal::Deadline)) | Err(Failure::Deadline | Failure::Recalled) => {
             Err(NodeError::Deadline)
         }
+        Ok(Answer::Refused(Refusal::Unrecorded)) => Err(NodeError::Unrecorded),
         Ok(Answer::Refused(reason)) => Err(NodeError::Refused(reason)),
         Ok(Answer::Fetched(_)) | Err(Failure::Lost) => Err(NodeError::Unreachable),
     }

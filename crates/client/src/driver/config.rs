@@ -35,12 +35,19 @@ pub struct EngineConfig {
     /// This worker's place; of no meaning to the scheduler.
     #[serde(default)]
     pub rank: Rank,
+    /// Speculative decoding in the engine's words, empty if there is none.
+    #[serde(default)]
+    pub speculative: String,
     /// Whether this engine may load, as its role and its model allow.
     #[serde(default = "yes")]
     pub can_load: bool,
     /// Whether this engine may save, as its role allows.
     #[serde(default = "yes")]
     pub can_save: bool,
+    /// Heads of the whole model in each layer of each group, `null` where it has none or where that
+    /// is not known.
+    #[serde(default)]
+    pub heads: Vec<Option<u32>>,
     /// The user's options, as `kv_connector_extra_config` holds them.
     #[serde(default)]
     pub options: Options,
@@ -141,6 +148,15 @@ impl EngineConfig {
         Ok(namespace.digest())
     }
 
+    /// Tensor parallel size of the engines that prompts are handed over to or taken from.
+    pub(crate) fn peer_tp(&self) -> u32 {
+        let given = u32::try_from(self.options.peer_tp_size).unwrap_or(u32::MAX);
+        match given {
+            0 => self.topology.tp,
+            size => size,
+        }
+    }
+
     pub(crate) fn scheduler(&self, incarnation: u128) -> Result<SchedulerConfig, StartError> {
         let load_timeout_ms = millis(self.options.load_timeout);
         let lookup_timeout_ms = millis(self.options.lookup_timeout);
@@ -165,7 +181,10 @@ impl EngineConfig {
         if self.options.peer_listen.is_none() {
             return Ok(None);
         }
+        let size = |tp: u32| usize::try_from(tp).unwrap_or(usize::MAX);
+        let (tp, peer_tp) = (size(self.topology.tp), size(self.peer_tp()));
         Ok(Some(HandoverConfig {
+            peer_ranks: self.shape()?.ranks().len() / tp * peer_tp,
             shape: self.shape()?,
             key: ticket_key(&self.options)?,
             offers: self.can_save,

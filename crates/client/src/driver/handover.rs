@@ -37,7 +37,6 @@ pub struct PeerPlace {
 pub(super) struct Peers {
     driver: PeerDriver,
     rank: u16,
-    layout: Arc<Layout>,
     book: Mutex<Book>,
 }
 
@@ -73,7 +72,6 @@ impl Peers {
         Ok(Some(Self {
             driver,
             rank: options.rank,
-            layout: Arc::clone(layout),
             book: Mutex::default(),
         }))
     }
@@ -101,15 +99,13 @@ impl Peers {
             if let Some(name) = &order.request {
                 book.names.insert(key, name.clone());
             }
-            if let Some((incarnation, address)) = order.worker(self.rank) {
-                let address = Address::Tcp(address.to_owned());
-                self.driver.introduce(incarnation, &address);
+            let (driver, side) = (&self.driver, order.side());
+            let others = driver.others(side);
+            for (incarnation, address) in others.iter().filter_map(|other| order.worker(*other)) {
+                driver.introduce(incarnation, &Address::Tcp(address.to_owned()));
             }
-            let bytes = |group| match usize::from(group) {
-                group if group < self.layout.groups() => self.layout.payload_bytes(group, 1),
-                _ => 0,
-            };
-            self.driver.order(&order.on(self.rank, key, bytes));
+            let bytes = |other, group| driver.block_bytes(side, other, group);
+            driver.order(&order.between(self.rank, &others, key, bytes));
             tracing::debug!(request = ?order.request, end = ?order.end, "a handover begins");
         }
         for transfer in &plan.handovers_cancelled {

@@ -119,6 +119,7 @@ mod tests {
                 block_stride_bytes: 64,
                 length_bytes: 40,
             }],
+            heads: None,
         };
         let group = GroupSpec {
             kind: GroupKind::Full,

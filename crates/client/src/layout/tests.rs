@@ -36,6 +36,7 @@ fn layer(name: &str, group: usize, region: &Arc<Region>, runs: &[(u64, u64, u64)
         format: "f".into(),
         num_blocks: 4,
         runs: runs.iter().map(run).collect(),
+        heads: None,
     }
 }
 

@@ -253,6 +253,14 @@ pub const TABLE: &[OptionDoc] = &[
                   pass. Empty: it writes to nobody.",
     },
     OptionDoc {
+        key: "peer_tp_size",
+        kind: Kind::Integer { min: 0, max: 4096 },
+        default: "0",
+        meaning: "Tensor parallel size of the engines at the other end, where it is not this \
+                  engine's: blocks are cut by heads then, which recurrent states do not have. 0: \
+                  as here.",
+    },
+    OptionDoc {
         key: "peer_insecure",
         kind: Kind::Flag,
         default: "false",

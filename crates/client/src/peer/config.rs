@@ -38,6 +38,11 @@ pub struct PeerOptions {
     pub layout: [u8; 32],
     /// The shape of the engine's cache.
     pub shape: Shape,
+    /// Heads of the whole model in each layer of each group, `None` where there are none or where
+    /// that is not known; what is missing counts as such.
+    pub heads: Vec<Option<u32>>,
+    /// Tensor parallel size of the engines at the other end.
+    pub peer_tp: u32,
     /// When the machine seeks the next proof.
     pub times: PeerTimes,
     /// Bounds of the machine's tables.
@@ -71,8 +76,10 @@ impl PeerOptions {
             weights: namespace.weights.clone(),
             tenant: engine.options.tenant.clone(),
             dtype: namespace.dtype.clone(),
-            speculative: String::new(),
+            speculative: engine.speculative.clone(),
             layout: namespace.layout_fingerprint,
+            peer_tp: engine.peer_tp(),
+            heads: engine.heads.clone(),
             shape,
             times: PeerTimes::default(),
             limits: PeerLimits::default(),

@@ -14,7 +14,7 @@ use tessera_lifecycle::peer::{
     BlockRef, Drain, FenceId, PartId, PeerEvent, PeerFailure, PeerStop, TransferId,
 };
 use tessera_proto::message::{PartName, PartStatus, PeerSetup};
-use tessera_proto::{Appended, Incarnation, Instant};
+use tessera_proto::{Incarnation, Instant};
 use tessera_transport::{Address, FenceSide, LentRanges, LinkError};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -23,7 +23,8 @@ use super::config::PeerBounds;
 use super::counts::Counts;
 use super::link::{self, End, Link, Shaken};
 use super::memory::{Broken, Memory};
-use super::offered::{self, Offers};
+use super::offered::Offers;
+use super::shares::Shares;
 use crate::driver::{Clock, Fences, MemoryFault};
 use crate::health::Backoff;
 use crate::latch::Latch;
@@ -43,8 +44,8 @@ pub(super) struct Core {
     pub(super) counts: Counts,
     /// A place for each connection, from its first byte to its end.
     pub(super) places: Arc<Semaphore>,
-    /// What the layers of each group add to a checksum.
-    pub(super) appended: Vec<Vec<Appended>>,
+    /// What passes between this worker and each other.
+    pub(super) shares: Shares,
     /// Something is offered.
     pub(super) offering: Notify,
     /// The machine's next deadline may be another one.
@@ -103,6 +104,7 @@ impl Core {
         peers: usize,
         setup: PeerSetup,
         bounds: PeerBounds,
+        shares: Shares,
         memory: Memory,
         runtime: Handle,
     ) -> Arc<Self> {
@@ -112,7 +114,7 @@ impl Core {
             setup,
             bounds,
             peers,
-            appended: offered::appended(&memory.layout),
+            shares,
             memory,
             clock: Clock::new(),
             runtime,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tessera_lifecycle::peer::{
-    PartId, PeerConfig, PeerEvent, PeerResults, PeerStop, PeerTables, StepFailure, TransferId,
-    TransferOrder,
+    PartId, PeerConfig, PeerEvent, PeerResults, PeerStop, PeerTables, Side, StepFailure,
+    TransferId, TransferOrder,
 };
 use tessera_lifecycle::{PeerRoot, RequestKey};
 use tessera_proto::Incarnation;
@@ -23,6 +23,7 @@ use super::core::{Core, Road, Stopped};
 use super::counts::PeerMetrics;
 use super::link::Link;
 use super::memory::Memory;
+use super::shares::Shares;
 use super::{listener, offered, setup};
 use crate::driver::MemoryFault;
 use crate::health::Backoff;
@@ -74,6 +75,7 @@ impl PeerDriver {
             limits: options.limits,
         });
         let setup = setup::setup(options, &layout);
+        let shares = Shares::new(options, &layout);
         let memory = Memory {
             layout,
             proof_timeout: options.bounds.proof_timeout,
@@ -85,6 +87,7 @@ impl PeerDriver {
             options.limits.peers,
             setup,
             options.bounds,
+            shares,
             memory,
             Handle::current(),
         );
@@ -109,6 +112,19 @@ impl PeerDriver {
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The ranks of another engine with which this worker has parts of a transfer.
+    #[must_use]
+    pub fn others(&self, side: Side) -> Vec<u16> {
+        self.core.shares.others(side)
+    }
+
+    /// Bytes of a block of `group` that pass between this worker and rank `other`; `None` if its
+    /// blocks are no part of what passes.
+    #[must_use]
+    pub fn block_bytes(&self, side: Side, other: u16, group: u16) -> Option<u64> {
+        self.core.shares.block_bytes(side, other, group)
     }
 
     /// Says where a process listens, before an order that needs it. Whoever has no address is not

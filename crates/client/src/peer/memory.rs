@@ -111,10 +111,11 @@ impl Memory {
                 Destination::Discard => None,
             });
             let blocks: Option<Vec<u32>> = blocks.collect();
-            let bytes = blocks.and_then(|blocks| self.layout.gather(piece.group, &blocks).ok());
+            let layout = &piece.share.layout;
+            let bytes = blocks.and_then(|blocks| layout.gather(piece.group, &blocks).ok());
             return Ok(bytes);
         }
-        let places = self.layout.ranges(piece.group, &piece.blocks);
+        let places = piece.share.layout.ranges(piece.group, &piece.blocks);
         let (Ok(places), Ok(mut lent)) = (places, scratch.take(self, piece.length_bytes)) else {
             return Ok(None);
         };
@@ -133,7 +134,10 @@ impl Memory {
     /// Lends the blocks of all pieces. `None` if a block does not exist, is named twice, or may
     /// still be written by something else.
     pub(super) fn lend(&self, pieces: &[Piece]) -> Option<Vec<Place>> {
-        let discarded = |piece: &Piece| self.layout.discarded_bytes(piece.group, &piece.blocks);
+        let discarded = |piece: &Piece| {
+            let layout = &piece.share.layout;
+            layout.discarded_bytes(piece.group, &piece.blocks)
+        };
         let total: u64 = pieces.iter().map(discarded).sum();
         let mut discard = match total {
             0 => None,
@@ -153,12 +157,13 @@ impl Memory {
     }
 
     fn lend_piece(&self, piece: &Piece, discard: Option<&Discard>) -> Option<Place> {
-        if self.layout.is_in_place() {
-            let lent = self.layout.scatter(piece.group, &piece.blocks, discard);
+        let layout = &piece.share.layout;
+        if layout.is_in_place() {
+            let lent = layout.scatter(piece.group, &piece.blocks, discard);
             let lent = lent.inspect_err(|error| tracing::error!(%error, "blocks cannot be lent"));
             return lent.ok().map(Place::Blocks);
         }
-        let places = self.layout.ranges(piece.group, &piece.blocks).ok()?;
+        let places = layout.ranges(piece.group, &piece.blocks).ok()?;
         let lend = |(device, ranges): (Arc<dyn Device>, tessera_transport::DeviceRanges)| {
             let lent = ranges.lend();
             let lent = lent.inspect_err(|error| tracing::error!(%error, "blocks cannot be lent"));

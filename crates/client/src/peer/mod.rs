@@ -23,6 +23,7 @@ mod pass;
 mod pieces;
 mod reader;
 mod setup;
+mod shares;
 mod writer;
 
 pub use config::{PeerBounds, PeerOptions, PeerStartError};

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use tessera_lifecycle::peer::{PartId, TransferId};
+use tessera_lifecycle::peer::{PartId, Side, TransferId};
 use tessera_lifecycle::plan::Destination;
 use tessera_proto::message::PartName;
 use tessera_proto::{Appended, checksum};
@@ -19,7 +19,6 @@ use super::core::{Core, State};
 use super::memory::Scratch;
 use super::pieces::{self, Piece};
 use crate::driver::MemoryFault;
-use crate::layout::Layout;
 use crate::sentry::Sentry;
 
 /// All that is offered.
@@ -135,9 +134,8 @@ impl Core {
     pub(super) async fn offered_checksum(&self, named: PartName, piece: &Piece) -> Option<u64> {
         let key = (named.transfer, named.at.part);
         let offered = self.with(|state| state.offers.parts.get(&key).cloned())?;
-        offered
-            .checksum(self.appended.get(piece.group)?, piece)
-            .await
+        let appended = piece.share.appended.get(piece.group)?;
+        offered.checksum(appended, piece).await
     }
 
     /// Forgets what is over.
@@ -156,12 +154,6 @@ impl Core {
             may
         })
     }
-}
-
-/// What the layers of each group add to a checksum, block by block.
-pub(super) fn appended(layout: &Layout) -> Vec<Vec<Appended>> {
-    let of = |group| layout.layer_bytes(group).map(Appended::new).collect();
-    (0..layout.groups()).map(of).collect()
 }
 
 /// Makes checksums until the driver ends.
@@ -192,7 +184,8 @@ async fn sum(core: &Core, offered: &Offered, scratch: &mut Scratch) -> Result<()
         let source = state.root.source(offered.transfer, offered.part);
         source.map(<[_]>::to_vec)
     });
-    let cut = blocks.and_then(|blocks| pieces::of_lent(&memory.layout, most, &blocks));
+    let share = core.shares.of(offered.part, Side::Source);
+    let cut = blocks.and_then(|blocks| pieces::of_lent(share?, most, &blocks));
     let rested = tokio::select! {
         () = core.ended.waited() => return Ok(()),
         rested = memory.rest() => rested,
@@ -207,7 +200,7 @@ async fn sum(core: &Core, offered: &Offered, scratch: &mut Scratch) -> Result<()
         }
         // A device that does not answer may read for ever, and the mark stays.
         let bytes = memory.read(&piece, scratch).await?;
-        let layers = memory.layout.layer_bytes(piece.group);
+        let layers = piece.share.layout.layer_bytes(piece.group);
         let lengths = layers.flat_map(|length| std::iter::repeat_n(length, piece.blocks.len()));
         let sums = bytes.map(|bytes| bytes.checksums(lengths));
         core.with(|state| state.offers.reading = None);

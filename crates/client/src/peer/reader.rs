@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tessera_lifecycle::peer::{Frame, PeerFailure};
+use tessera_lifecycle::peer::{Frame, PeerFailure, Side};
 use tessera_proto::message::{
     PartName, PartStatus, PeerPull, PeerPullAnswer, PeerPush, PeerPushAnswer,
 };
@@ -219,7 +219,8 @@ impl Reader {
     async fn begin(&self, named: PartName) -> Result<Pushed, End> {
         let core = &self.core;
         let pieces = core.lent(&self.link, named).and_then(|blocks| {
-            pieces::of_lent(&core.memory.layout, core.bounds.piece_bytes, &blocks)
+            let share = core.shares.of(named.at.part, Side::Destination)?;
+            pieces::of_lent(share, core.bounds.piece_bytes, &blocks)
         });
         let mut status = match pieces {
             Some(_) => PartStatus::Done,

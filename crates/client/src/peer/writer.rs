@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 
-use tessera_lifecycle::peer::{Mode, Move, PeerFailure};
+use tessera_lifecycle::peer::{Mode, Move, PeerFailure, Side};
 use tessera_proto::message::{PartName, PartStatus, PeerPull, PeerPullAnswer, PeerPush};
 use tessera_proto::{FrameHeader, Kind};
 use tessera_transport::{Payload, Segments, Sender};
@@ -102,8 +102,14 @@ impl Writer {
             at: order.at,
         };
         let core = Arc::clone(&self.core);
-        let (layout, most) = (&core.memory.layout, core.bounds.piece_bytes);
-        let cut = pieces::of_move(layout, most, order.mode, &order.local, &order.remote);
+        let side = match order.mode {
+            Mode::Read => Side::Destination,
+            Mode::Write => Side::Source,
+        };
+        let (most, mode) = (core.bounds.piece_bytes, order.mode);
+        let share = core.shares.of(order.at.part, side);
+        let cut =
+            share.and_then(|share| pieces::of_move(share, most, mode, &order.local, &order.remote));
         let cut = cut.filter(|cut| pieces::length_bytes(cut) == order.length_bytes);
         let over = |failure| core.part_over(&self.link, named, failure);
         let Some(cut) = cut else {
@@ -179,7 +185,9 @@ impl Writer {
     async fn serve(&mut self, named: PartName) -> Result<(), End> {
         let core = Arc::clone(&self.core);
         let lent = core.lent(&self.link, named).unwrap_or_default();
-        let cut = pieces::of_lent(&core.memory.layout, core.bounds.piece_bytes, &lent);
+        let share = core.shares.of(named.at.part, Side::Source);
+        let most = core.bounds.piece_bytes;
+        let cut = share.and_then(|share| pieces::of_lent(share, most, &lent));
         let cut = cut.unwrap_or_default();
         let rested = self.rest().await?;
         // A part that is not lent has no piece, and is answered all the same.

@@ -38,7 +38,7 @@ const DIFFERENCES: [Difference; 17] = [
     ("cache layout", "0000\"", "0001\"", |hello| {
         hello.setup.layout[31] = 1;
     }),
-    ("tensor", "1", "2", |hello| {
+    ("tensor", "1 here", "2 there", |hello| {
         hello.setup.topology.tp = 2;
     }),
     ("pipeline", "1", "3", |hello| {
@@ -102,6 +102,142 @@ async fn every_difference_is_refused_with_both_values() {
     let (_raw, _) = Raw::connected(&worker).await;
 }
 
+/// A worker of `tp` ranks that meets `peer_tp`, whose groups have so many heads in the whole model.
+async fn of_ranks((tp, peer_tp): (u32, u32), heads: [Option<u32>; 3]) -> Worker {
+    let mut options = options("hybrid", 0);
+    let topology = Topology {
+        tp,
+        // Sharded tokens, where four ranks come.
+        dcp: if peer_tp == 4 { 2 } else { 1 },
+        ..Topology::SINGLE
+    };
+    let groups = options.shape.groups().to_vec();
+    options.shape = Shape::new(groups, Some(8), 4, topology).unwrap();
+    options.peer_tp = peer_tp;
+    options.heads = heads.to_vec();
+    Worker::start(&options, None).await
+}
+
+/// One way in which an engine of another size cannot be given blocks: sizes of the worker and of
+/// its peers, heads of its groups, what the refusal says, and the change to a HELLO of one rank.
+type Unequal = (
+    (u32, u32),
+    [Option<u32>; 3],
+    &'static [&'static str],
+    fn(&mut PeerHello),
+);
+
+const HEADS: [Option<u32>; 3] = [Some(4); 3];
+const SIZES: (u32, u32) = (2, 1);
+
+/// A worker has two heads of each layer.
+const UNEQUAL: [Unequal; 9] = [
+    (
+        SIZES,
+        HEADS,
+        &[
+            "tensor",
+            "2 here, which expects 1",
+            "1 there, which expects 1",
+        ],
+        |hello| hello.setup.peer_tp = 1,
+    ),
+    (
+        SIZES,
+        HEADS,
+        &["tensor", "expects 1", "4 there, which expects 2"],
+        |hello| hello.setup.topology.tp = 4,
+    ),
+    (
+        SIZES,
+        HEADS,
+        &["heads of cache group 0", "4 here", "2 there"],
+        |hello| hello.setup.groups[0].heads = 2,
+    ),
+    (
+        SIZES,
+        HEADS,
+        &["layout of a head of cache group 1", "here", "5 there"],
+        |hello| hello.setup.groups[1].head_fingerprint = 5,
+    ),
+    (
+        SIZES,
+        HEADS,
+        &["tokens of a block of cache group 2", "8 here", "16 there"],
+        |hello| hello.setup.groups[2].block_tokens = 16,
+    ),
+    (
+        SIZES,
+        [Some(4), Some(4), None],
+        &["cache group 2 (state)", "2 here, 1 there", "no heads"],
+        |hello| hello.setup.groups[2].heads = 0,
+    ),
+    // What it says of itself does not fit its memory.
+    (
+        SIZES,
+        [Some(4), Some(6), Some(4)],
+        &["cache group 1", "2 here, 1 there", "no heads"],
+        |hello| hello.setup.groups[1].heads = 0,
+    ),
+    (
+        (2, 3),
+        HEADS,
+        &[
+            "cache group 0 (full)",
+            "2 here, 3 there",
+            "4 heads do not divide",
+        ],
+        |hello| hello.setup.topology.tp = 3,
+    ),
+    (
+        (2, 4),
+        HEADS,
+        &[
+            "decode context parallel size",
+            "2 here, 2 there",
+            "2 and 4 ranks",
+        ],
+        |hello| (hello.setup.topology.tp, hello.setup.topology.dcp) = (4, 2),
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn engines_of_unequal_size_are_refused_with_both_values_where_blocks_cannot_be_cut() {
+    for (sizes, heads, words, change) in UNEQUAL {
+        let worker = of_ranks(sizes, heads).await;
+        let mut raw = Raw::dial(&worker).await;
+        let mut hello = hello(&worker);
+        (hello.setup.topology.tp, hello.setup.peer_tp) = (1, 2);
+        for group in &mut hello.setup.groups {
+            group.heads = 4;
+            // These are of a rank, and differ.
+            (group.block_bytes, group.fingerprint) = (9, 9);
+        }
+        change(&mut hello);
+        raw.hello(&hello).await;
+        let refused = raw.refusal().await;
+        assert_eq!(refused.reason, Refusal::Mismatch, "{words:?}");
+        for word in words {
+            let message = &refused.message;
+            assert!(message.contains(word), "{word}: {message}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_of_another_size_is_let_in_where_blocks_can_be_cut() {
+    let worker = of_ranks(SIZES, HEADS).await;
+    let mut raw = Raw::dial(&worker).await;
+    let mut hello = hello(&worker);
+    (hello.setup.topology.tp, hello.setup.peer_tp) = (1, 2);
+    for group in &mut hello.setup.groups {
+        (group.heads, group.block_bytes, group.fingerprint) = (4, 9, 9);
+    }
+    raw.hello(&hello).await;
+    let (kind, ..) = raw.frame().await.expect("an answer");
+    assert_eq!(kind, Kind::PeerHelloAnswer);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_process_start_is_refused_before_anything_is_compared() {
     let worker = Worker::new("full", 0).await;
@@ -129,6 +265,7 @@ async fn a_mismatch_fails_the_transfer_and_moves_nothing() {
                 ..Topology::SINGLE
             };
             of.shape = Shape::new(of.shape.groups().to_vec(), Some(8), 4, topology).unwrap();
+            of.peer_tp = 2;
         },
     ];
     for (mode, change) in [Mode::Read, Mode::Write]
@@ -149,6 +286,31 @@ async fn a_mismatch_fails_the_transfer_and_moves_nothing() {
         let metrics = source.driver.metrics();
         assert_eq!((metrics.connected, metrics.bytes_sent), (0, 0));
         assert!(metrics.refused_mismatch > 0);
+        quiet(&[&source, &destination]).await;
+    }
+}
+
+/// A folder's name may be longer than what a HELLO has room for.
+#[tokio::test(flavor = "multi_thread")]
+async fn long_texts_are_compared_to_their_last_byte() {
+    let long = "\u{e9}".repeat(400);
+    for (end, equal) in [("a", true), ("b", false)] {
+        let start = |model: String| async {
+            let mut options = options("full", 0);
+            options.model = model;
+            Worker::start(&options, None).await
+        };
+        let source = start(format!("{long}a")).await;
+        let destination = start(format!("{long}{end}")).await;
+        destination.meets(&source);
+        let mut transfer = Transfer::new(1, Mode::Read, vec![part((0, 0), 0, &[(0, 1, 2)])]);
+        if !equal {
+            (transfer.lease_ms, transfer.timeout_ms) = (300, 300);
+        }
+        transfer.begin(&[&source], &[&destination]);
+        let failed = results(&destination, 1).await.failed;
+        assert_eq!(failed.is_empty(), equal, "{end}");
+        results(&source, 1).await;
         quiet(&[&source, &destination]).await;
     }
 }

@@ -33,6 +33,8 @@ pub(crate) fn hello(worker: &Worker) -> PeerHello {
         block_tokens: tokens[group],
         block_bytes: worker.layout.payload_bytes(group, 1),
         fingerprint: worker.layout.fingerprint(group),
+        heads: 0,
+        head_fingerprint: worker.layout.head_fingerprint(group),
     };
     PeerHello {
         features: PEER_QUIESCENCE,
@@ -49,6 +51,7 @@ pub(crate) fn hello(worker: &Worker) -> PeerHello {
             speculative: String::new(),
             layout: [0; 32],
             topology: Topology::SINGLE,
+            peer_tp: 1,
             piece_bytes: 500,
             groups: (0..worker.groups()).map(group).collect(),
         },

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tessera_client::layout::{BlockRun, LayerMemory, Layout};
+use tessera_client::layout::{BlockRun, Heads, LayerMemory, Layout};
 use tessera_client::peer::{
     BlockRef, Generation, Mode, PartId, PartOrder, PeerBounds, PeerDriver, PeerOptions,
     PeerResults, PeerTimes, Side, TransferId, TransferOrder,
@@ -66,6 +66,8 @@ pub(crate) fn options(layout: &str, rank: u16) -> PeerOptions {
         speculative: String::new(),
         layout: [0; 32],
         shape: shape(layout),
+        heads: Vec::new(),
+        peer_tp: 1,
         times: TIMES,
         limits: Default::default(),
         bounds: PeerBounds {
@@ -111,12 +113,21 @@ impl Worker {
                     block_stride_bytes: STRIDE,
                     length_bytes,
                 };
+                let heads = match layer {
+                    0 => [vec![(0, 48)], vec![(48, 48)]],
+                    _ => [vec![(0, 20), (64, 28)], vec![(20, 20), (92, 28)]],
+                };
+                let heads = heads.map(|runs| runs.into_iter().map(run).collect());
                 layers.push(LayerMemory {
                     name: format!("layer {group}.{layer}"),
                     group,
                     format: "bytes".into(),
                     num_blocks: u64::from(BLOCKS),
                     runs: runs.into_iter().map(run).collect(),
+                    heads: Some(Heads {
+                        format: "bytes".into(),
+                        runs: heads.to_vec(),
+                    }),
                 });
                 regions.push(region);
             }

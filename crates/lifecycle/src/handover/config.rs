@@ -9,6 +9,8 @@ use crate::shape::Shape;
 pub struct HandoverConfig {
     /// The engine's cache.
     pub shape: Shape,
+    /// How many ranks the engines at the other end have.
+    pub peer_ranks: usize,
     /// Signs tickets, and opens them.
     pub key: TicketKey,
     /// Whether this engine offers what it has computed.

@@ -124,7 +124,7 @@ impl HandoverRoot {
             return Err(Refused::Role);
         }
         let ticket = Ticket::open_by(Lender::Decode, text, &self.config.key, now_unix_ms)?;
-        if ticket.workers.len() != self.config.shape.ranks().len() {
+        if ticket.workers.len() != self.config.peer_ranks {
             return Err(Refused::Shape);
         }
         match self.brought.get(&ticket.transfer) {

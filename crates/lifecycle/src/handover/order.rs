@@ -64,6 +64,15 @@ impl HandoverOrder {
         Some((Incarnation(*incarnation), address))
     }
 
+    /// Which side this end is.
+    #[must_use]
+    pub const fn side(&self) -> Side {
+        match self.end {
+            End::Gives => Side::Source,
+            End::Takes => Side::Destination,
+        }
+    }
+
     /// The part of `rank`, whose peer has the same rank, under the worker's own name of it.
     /// `block_bytes` gives the bytes of a group's block.
     #[must_use]
@@ -73,47 +82,68 @@ impl HandoverOrder {
         request: RequestKey,
         block_bytes: impl Fn(u16) -> u64,
     ) -> TransferOrder {
-        let generation = Generation(self.generation);
-        let of = |group, block| BlockRef {
-            group,
-            block,
-            generation,
-        };
-        let blocks = self.blocks.iter();
-        let local: Vec<_> = blocks.map(|it| of(it.group, it.local)).collect();
-        let blocks = self.blocks.iter();
-        let remote: Vec<_> = blocks.map(|it| of(it.group, it.remote)).collect();
-        let side = match self.end {
-            End::Gives => Side::Source,
-            End::Takes => Side::Destination,
-        };
-        let (lent, remote) = match side.lends(self.mode) {
-            true => (local.clone(), Vec::new()),
-            false => (remote.clone(), remote),
-        };
-        let moving = lent.iter().filter(|block| !block.is_null());
-        let part = PartOrder {
-            part: PartId {
-                source: rank,
-                destination: rank,
-                index: 0,
-            },
-            peer: self.worker(rank).map(|(incarnation, _)| incarnation),
-            length_bytes: moving.map(|block| block_bytes(block.group)).sum(),
-            local,
-            remote,
-            ready: true,
-        };
+        self.between(rank, &[rank], request, |_, group| Some(block_bytes(group)))
+    }
+
+    /// The parts of `rank` with each of `others` at the other end, under the worker's own name.
+    /// `block_bytes` gives the bytes of a group's block that pass between it and another rank,
+    /// `None` where its blocks are no part of that.
+    #[must_use]
+    pub fn between(
+        &self,
+        rank: u16,
+        others: &[u16],
+        request: RequestKey,
+        block_bytes: impl Fn(u16, u16) -> Option<u64>,
+    ) -> TransferOrder {
+        let side = self.side();
         let nothing = side == Side::Source && self.blocks.is_empty();
+        let others = others.iter().filter(|_| !nothing);
+        let part = |other: &u16| self.part(rank, *other, |group| block_bytes(*other, group));
         TransferOrder {
             transfer: TransferId(self.transfer),
             request,
             mode: self.mode,
             side,
             synchronous: false,
-            parts: Some(part).filter(|_| !nothing).into_iter().collect(),
+            parts: others.map(part).collect(),
             timeout_ms: self.timeout_ms,
             lease_ms: self.lease_ms,
+        }
+    }
+
+    /// The part between `rank` and another, with the blocks of which `bytes` pass.
+    fn part(&self, rank: u16, other: u16, bytes: impl Fn(u16) -> Option<u64>) -> PartOrder {
+        let generation = Generation(self.generation);
+        let of = |group, block| BlockRef {
+            group,
+            block,
+            generation,
+        };
+        let blocks = self.blocks.iter().filter(|it| bytes(it.group).is_some());
+        let local: Vec<_> = blocks.clone().map(|it| of(it.group, it.local)).collect();
+        let remote: Vec<_> = blocks.map(|it| of(it.group, it.remote)).collect();
+        let side = self.side();
+        let (lent, remote) = match side.lends(self.mode) {
+            true => (local.clone(), Vec::new()),
+            false => (remote.clone(), remote),
+        };
+        let moving = lent.iter().filter(|block| !block.is_null());
+        let (source, destination) = match side {
+            Side::Source => (rank, other),
+            Side::Destination => (other, rank),
+        };
+        PartOrder {
+            part: PartId {
+                source,
+                destination,
+                index: 0,
+            },
+            peer: self.worker(other).map(|(incarnation, _)| incarnation),
+            length_bytes: moving.filter_map(|block| bytes(block.group)).sum(),
+            local,
+            remote,
+            ready: true,
         }
     }
 }

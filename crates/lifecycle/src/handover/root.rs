@@ -47,8 +47,11 @@ pub enum Refused {
     /// The ticket is of another prompt.
     #[error("the ticket was written for another prompt: pass it on with its own request only")]
     Prompt,
-    /// The ticket is of an engine with another cache or another number of ranks.
-    #[error("the ticket is of an engine with another cache, or with another number of ranks")]
+    /// The ticket is of an engine with another cache or with ranks that were not expected.
+    #[error(
+        "the ticket is of an engine with another cache, or with another number of ranks than \
+         peer_tp_size says"
+    )]
     Shape,
     /// Another request came with the same pass, or another ticket.
     #[error("a pass admits one request on each engine, and this one was used before")]
@@ -181,7 +184,7 @@ impl HandoverRoot {
         Some(ticket.seal(&self.config.key))
     }
 
-    /// A request has come with a ticket.
+    /// A request has come with a ticket. One that is good, but not for this request, is given back.
     ///
     /// # Errors
     /// [`Refused`]: the request computes.
@@ -192,10 +195,19 @@ impl HandoverRoot {
         text: &str,
         prompt: Prompt<'_>,
     ) -> Result<(), Refused> {
-        let admitted = self.judge(now_unix_ms, text, prompt);
-        let (ticket, limit) = admitted.inspect_err(|_| self.note_refused())?;
-        self.take_in((now, now_unix_ms), request, ticket, limit, None);
-        Ok(())
+        let opened = self.open(now_unix_ms, text);
+        let ticket = opened.inspect_err(|_| self.note_refused())?;
+        match self.judge(&ticket, prompt) {
+            Ok(limit) => {
+                self.take_in((now, now_unix_ms), request, ticket, limit, None);
+                Ok(())
+            }
+            Err(refused) => {
+                self.note_refused();
+                self.give_back(&ticket);
+                Err(refused)
+            }
+        }
     }
 
     /// Keeps a ticket for its request, or for the next sample of it.
@@ -225,28 +237,37 @@ impl HandoverRoot {
         self.takers.insert(request.to_owned(), taker);
     }
 
-    fn judge(
-        &self,
-        now_unix_ms: u64,
-        text: &str,
-        prompt: Prompt<'_>,
-    ) -> Result<(Ticket, u64), Refused> {
+    fn open(&self, now_unix_ms: u64, text: &str) -> Result<Ticket, Refused> {
         if !self.config.takes {
             return Err(Refused::Role);
         }
-        let ticket = Ticket::open(text, &self.config.key, now_unix_ms)?;
+        Ok(Ticket::open(text, &self.config.key, now_unix_ms)?)
+    }
+
+    /// How many tokens a ticket brings.
+    fn judge(&self, ticket: &Ticket, prompt: Prompt<'_>) -> Result<u64, Refused> {
         if self.is_full() {
             return Err(Refused::Full);
         }
-        if ticket.workers.len() != self.config.shape.ranks().len() {
+        if ticket.workers.len() != self.config.peer_ranks {
             return Err(Refused::Shape);
         }
         if prompt.digest(ticket.tokens) != Some(ticket.prompt) {
             return Err(Refused::Prompt);
         }
         let num_tokens = u64::try_from(prompt.tokens.len()).unwrap_or(u64::MAX);
-        let limit = taker::limit(&self.config.shape, &ticket, num_tokens);
-        Ok((ticket, limit.ok_or(Refused::Shape)?))
+        taker::limit(&self.config.shape, ticket, num_tokens).ok_or(Refused::Shape)
+    }
+
+    /// Releases what a ticket offers that was refused: nobody else comes for it, unless another
+    /// request has it. Without a worker for each of ours there is nobody to say it to.
+    fn give_back(&mut self, ticket: &Ticket) {
+        let mut others = self.takers.values();
+        let shared = others.any(|of| of.ticket.transfer == ticket.transfer);
+        if !shared && ticket.workers.len() == self.config.shape.ranks().len() {
+            self.counters.declined += 1;
+            self.claim_none(ticket);
+        }
     }
 
     /// Who has the ticket of a transfer and has not spent it.
@@ -388,7 +409,11 @@ impl HandoverRoot {
             self.send_back(&taker.ticket, inbox, taker.until);
             return;
         }
-        let (ticket, way) = (&taker.ticket, (End::Takes, Mode::Read));
+        self.claim_none(&taker.ticket);
+    }
+
+    fn claim_none(&mut self, ticket: &Ticket) {
+        let way = (End::Takes, Mode::Read);
         self.order(None, ticket, way, taker::none_of(ticket));
     }
 

@@ -182,7 +182,7 @@ impl PeerRoot {
                 continue;
             };
             if let Some(part) = transfer.parts.get_mut(&at.part) {
-                part.owed = false;
+                (part.owed, part.awaited) = (false, false);
             }
             transfer.fail(now, PeerFailure::Refused);
         }
@@ -262,7 +262,7 @@ impl PeerRoot {
         else {
             return false;
         };
-        (part.owed, part.said, part.asked) = (false, false, None);
+        (part.owed, part.awaited, part.said, part.asked) = (false, false, false, None);
         if !part.is_over() {
             transfer.fail(now, PeerFailure::PeerAborted);
         }

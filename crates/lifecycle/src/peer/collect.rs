@@ -158,10 +158,10 @@ impl PeerRoot {
             let Some(peer) = part.peer else {
                 continue;
             };
-            if part.owed {
+            if part.owed || part.awaited {
                 proofs.entry(peer).or_default().push((part.at(), proof));
             }
-            if part.owed && !of.lends() || part.said {
+            if part.owed && !of.lends() || part.awaited || part.said {
                 said.insert(peer);
             }
         }

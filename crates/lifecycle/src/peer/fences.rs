@@ -135,7 +135,7 @@ impl PeerRoot {
         let since = session.fence.map_or(now, |fence| fence.since);
         session.fence = Some(Fence { id, kind, since });
         let dead = session.dead;
-        self.lose(peer);
+        self.lose(now, peer);
         match kind {
             FenceKind::Close => self.counters.fences_close += 1,
             FenceKind::Revoke if dead => self.counters.fences_dead += 1,
@@ -200,13 +200,13 @@ impl PeerRoot {
         session.dead = true;
         self.stirred = true;
         session.outbox.clear();
-        self.lose(peer);
+        self.lose(now, peer);
         self.fail_untouched(now, peer, PeerFailure::PeerDead);
         for (_, of) in self.transfers.iter_mut() {
             let parts = of.parts.values_mut().filter(|part| part.is_with(peer));
             let mut live = false;
             for part in parts {
-                (part.owed, part.said, part.asked) = (false, false, None);
+                (part.owed, part.awaited, part.said, part.asked) = (false, false, false, None);
                 live |= part.is_live();
             }
             if live {

@@ -46,6 +46,8 @@ pub(crate) struct Part {
     /// The other side needs our last word on it: a lender may hold a claim of ours, or waits for
     /// bytes; a claimant was told of our offer.
     pub(crate) owed: bool,
+    /// READ: a lender that was not asked yet holds what its ticket names until it hears of us.
+    pub(crate) awaited: bool,
     /// WRITE: our last word is said, and the lender has not closed the part.
     pub(crate) said: bool,
     /// The lender has asked for an end, and is answered when there is one.
@@ -76,6 +78,7 @@ impl Part {
             outcome: None,
             told: None,
             owed: false,
+            awaited: false,
             said: false,
             asked: None,
             retries: 0,

@@ -176,8 +176,9 @@ impl PeerRoot {
             return;
         }
         let mut transfer = Transfer::new(order, now);
-        if let Some(failure) = self.obstacle(now, order) {
-            transfer.fail(now, failure);
+        match self.obstacle(now, order) {
+            Some(failure) => transfer.fail(now, failure),
+            None => transfer.begin(),
         }
         for (part, peer) in order
             .parts
@@ -216,12 +217,13 @@ impl PeerRoot {
         let named = self.config.class == LayoutClass::Block && !nameless;
         let blocks = order.parts.iter().flat_map(|part| &part.local);
         let blocks = blocks.filter(|at| named && !at.is_null());
+        let blocks: BTreeSet<_> = blocks.map(|at| at.block).collect();
         self.settled.push(Settled {
             transfer,
             request,
             side: order.side,
             failed: !named,
-            invalid_blocks: blocks.map(|at| at.block).collect(),
+            invalid_blocks: blocks.into_iter().collect(),
         });
     }
 
@@ -340,6 +342,7 @@ impl PeerRoot {
             return;
         }
         self.ping(now);
+        self.forget_lost(now);
         self.transfers.touch_all();
         self.stirred = true;
         self.advance(now);

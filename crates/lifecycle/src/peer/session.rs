@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 
-use tessera_proto::peer::{ConnectionId, Frame, Message};
+use tessera_proto::limits::LEASE_MS_MAX;
+use tessera_proto::peer::{ConnectionId, Frame, Message, Proof};
 use tessera_proto::{Incarnation, Instant};
 
 use crate::peer::command::FenceKind;
@@ -40,6 +41,8 @@ pub(crate) struct Session {
     /// Not dialled before.
     pub(crate) dial_at: Instant,
     pub(crate) dead: bool,
+    /// Since when there is no connection, if there is none.
+    lost_at: Instant,
     pub(crate) ping_at: Instant,
     pub(crate) fence: Option<Fence>,
     /// Sent or to be sent, and not acknowledged.
@@ -59,6 +62,7 @@ impl Session {
             dialing: false,
             dial_at: now,
             dead: false,
+            lost_at: now,
             ping_at: now,
             fence: None,
             outbox: VecDeque::new(),
@@ -81,8 +85,31 @@ impl Session {
         true
     }
 
+    /// Whether there was a connection ever.
+    pub(crate) fn was_met(&self) -> bool {
+        self.newest > ConnectionId(0)
+    }
+
+    /// Whether there has been no connection for longer than any lease. Longer is strictly longer.
+    pub(crate) fn is_lost(&self, now: Instant) -> bool {
+        let until = self.lost_at.after_millis(u64::from(LEASE_MS_MAX));
+        self.connection.is_none() && self.fence.is_none() && now > until
+    }
+
+    /// Whether bytes that we have posted may still land there, which it has not heard.
+    pub(crate) fn has_doubt(&self) -> bool {
+        let doubtful = |message: &Message| match message {
+            Message::PartErr { proof, .. } => proof.is_none_or(|proof| proof == Proof::Fenced),
+            _ => false,
+        };
+        self.outbox.iter().any(doubtful)
+    }
+
     /// Drops the connection, and what has no meaning without it.
-    pub(crate) fn lose(&mut self) {
+    pub(crate) fn lose(&mut self, now: Instant) {
+        if self.connection.is_some() {
+            self.lost_at = now;
+        }
         self.connection = None;
         self.dialing = false;
         self.lose_passing();

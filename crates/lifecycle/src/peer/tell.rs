@@ -61,13 +61,13 @@ impl PeerRoot {
         };
         session.dial_at = now;
         self.stirred = true;
-        self.lose(peer);
+        self.lose(now, peer);
     }
 
     /// Drops the connection with a process. What moves on it goes on as far as it can.
-    pub(super) fn lose(&mut self, peer: Incarnation) {
+    pub(super) fn lose(&mut self, now: Instant, peer: Incarnation) {
         if let Some(session) = self.sessions.get_mut(&peer) {
-            session.lose();
+            session.lose(now);
         }
         self.forget_grants(peer);
     }
@@ -99,8 +99,43 @@ impl PeerRoot {
             return;
         };
         (session.dialing, session.dial_at) = (false, again);
+        let met = session.was_met();
         self.stirred = true;
+        if !met {
+            self.give_up_words(peer);
+        }
         self.fail_untouched(now, peer, failure);
+    }
+
+    /// What was to be said to a process is said no more: it holds nothing of ours, and what it
+    /// offers ends with its lease.
+    fn give_up_words(&mut self, peer: Incarnation) {
+        if let Some(session) = self.sessions.get_mut(&peer) {
+            session.outbox.clear();
+        }
+        self.releasing.retain(|(_, with)| *with != peer);
+        for (_, transfer) in self.transfers.iter_mut() {
+            let parts = transfer.parts.values_mut();
+            for part in parts.filter(|part| part.is_with(peer)) {
+                part.awaited = false;
+            }
+        }
+    }
+
+    /// Gives up what was to be said to those with whom there has been no connection for longer than
+    /// any lease, unless a part is open with them. These words hold no memory here. There a lease
+    /// has ended what nobody had claimed; a lender of what was claimed asks, and is answered that
+    /// nothing is under way, which is so: but for a WRITE that only our own fence has ended, whose
+    /// last word is kept.
+    pub(super) fn forget_lost(&mut self, now: Instant) {
+        let parts = self.transfers.iter().flat_map(|(_, of)| of.parts.values());
+        let open: BTreeSet<_> = parts.filter_map(|part| part.peer).collect();
+        let lost = self.sessions.iter().filter(|(peer, session)| {
+            session.is_lost(now) && !session.has_doubt() && !open.contains(peer)
+        });
+        for peer in lost.map(|(peer, _)| *peer).collect::<Vec<_>>() {
+            self.give_up_words(peer);
+        }
     }
 
     /// Fails the transfers that wait for a process before anything can move.

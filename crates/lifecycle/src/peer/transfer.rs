@@ -100,6 +100,14 @@ impl Transfer {
         }
     }
 
+    /// It begins: whoever wrote its ticket waits for it.
+    pub(crate) fn begin(&mut self) {
+        let awaited = self.mode == Mode::Read && !self.lends();
+        for part in self.parts.values_mut() {
+            part.awaited = awaited;
+        }
+    }
+
     pub(crate) const fn lends(&self) -> bool {
         self.side.lends(self.mode)
     }
@@ -120,7 +128,11 @@ impl Transfer {
             self.failure = Some(failure);
             self.failed_at = now;
         }
+        // One rank of the lender's engine has heard of us: the others hold their blocks for us too.
+        let pulls = self.mode == Mode::Read && !self.lends();
+        let heard = pulls && self.parts.values().any(|part| part.owed);
         for part in self.parts.values_mut().filter(|part| part.is_untouched()) {
+            part.owed |= heard;
             part.conclude(Err(failure));
             // Of an earlier claim that moved, a fence was the end.
             let moved = part.retries > 0;
@@ -183,13 +195,14 @@ impl Closed {
         })
     }
 
-    /// Blocks without valid content.
+    /// Blocks without valid content, each once, though several parts may fill it.
     pub(crate) fn invalid_blocks(&self) -> impl Iterator<Item = u32> {
         let doubtful = self.0.doubtful;
         let parts = self.0.parts.values();
         let bad = parts.filter(move |part| doubtful || part.outcome != Some(Ok(())));
         let local = bad.flat_map(|part| &part.local);
-        local.filter(|at| !at.is_null()).map(|at| at.block)
+        let blocks = local.filter(|at| !at.is_null()).map(|at| at.block);
+        blocks.collect::<BTreeSet<_>>().into_iter()
     }
 
     /// Whether a part without a block has failed: blocks cannot say where content is missing.

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use tessera_node::{
-    DataConfig, Node, NodeConfig, RunningNode, StartError, TenantLimits, WritePolicy, verify,
+    Admission, DataConfig, Node, NodeConfig, RunningNode, StartError, TenantLimits, WritePolicy,
+    verify,
 };
 use tessera_proto::message::{
     Get, GetAnswer, GetStatus, Presence, PutStatus, Remove, RemoveAnswer, RemoveItem,
@@ -174,6 +175,7 @@ async fn node_that_is_told_to_stop_writes_what_it_acknowledged_from_memory() {
     if let Some(data) = &mut back.data {
         data.write = WritePolicy::Back {
             dirty_bytes_max: 32 * MIB,
+            admission: Admission::All,
         };
     }
     let node = start(back).await;

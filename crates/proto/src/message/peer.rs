@@ -33,6 +33,8 @@ pub struct PeerSetup {
     pub layout: [u8; 32],
     /// Sizes of the engine's parallelism.
     pub topology: Topology,
+    /// Tensor parallel size of the engines that it exchanges blocks with.
+    pub peer_tp: u32,
     /// Bytes of one piece of a part, unless a single block is larger.
     pub piece_bytes: u64,
     /// The cache groups, in the engine's order.
@@ -50,10 +52,14 @@ pub struct PeerGroup {
     pub block_bytes: u64,
     /// Names, formats and sizes of its layers, as one number.
     pub fingerprint: u64,
+    /// Heads of the whole model in each layer; 0 if its blocks cannot be cut.
+    pub heads: u32,
+    /// As the fingerprint, of one head, and so of every rank.
+    pub head_fingerprint: u64,
 }
 
-/// Bytes that one group has at least: the length of its kind and three numbers.
-const GROUP_BYTES: usize = 4 + 3 * 8;
+/// Bytes that one group has at least: the length of its kind, its heads, and four numbers.
+const GROUP_BYTES: usize = 4 + 4 + 4 * 8;
 
 impl PeerSetup {
     fn write(&self, writer: &mut Writer<'_>) {
@@ -63,7 +69,7 @@ impl PeerSetup {
         }
         writer.bytes(&self.layout);
         let Topology { tp, pp, dcp, pcp } = self.topology;
-        for size in [tp, pp, dcp, pcp] {
+        for size in [tp, pp, dcp, pcp, self.peer_tp] {
             writer.u32(size);
         }
         writer.u64(self.piece_bytes);
@@ -73,6 +79,8 @@ impl PeerSetup {
             writer.u64(group.block_tokens);
             writer.u64(group.block_bytes);
             writer.u64(group.fingerprint);
+            writer.u32(group.heads);
+            writer.u64(group.head_fingerprint);
         }
     }
 
@@ -90,6 +98,7 @@ impl PeerSetup {
             dcp: reader.u32("peer dcp")?,
             pcp: reader.u32("peer pcp")?,
         };
+        let peer_tp = reader.u32("tp of peers")?;
         let piece_bytes = reader.u64("peer piece bytes")?;
         let count = reader.count("peer groups", PEER_GROUPS_MAX, GROUP_BYTES)?;
         let mut groups = Vec::with_capacity(count);
@@ -99,6 +108,8 @@ impl PeerSetup {
                 block_tokens: reader.u64("peer block tokens")?,
                 block_bytes: reader.u64("peer block bytes")?,
                 fingerprint: reader.u64("peer layout fingerprint")?,
+                heads: reader.u32("peer heads")?,
+                head_fingerprint: reader.u64("peer head fingerprint")?,
             });
         }
         Ok(Self {
@@ -110,6 +121,7 @@ impl PeerSetup {
             speculative,
             layout,
             topology,
+            peer_tp,
             piece_bytes,
             groups,
         })

@@ -16,8 +16,10 @@ impl Features {
     pub const DROP: Self = Self(1);
     /// The node takes PRICE, as above.
     pub const PRICE: Self = Self(1 << 1);
+    /// The client knows the refusal of that name; one that does not is told `Deadline`.
+    pub const UNRECORDED: Self = Self(1 << 2);
     /// All that this build has.
-    pub const ALL: Self = Self(Self::DROP.0 | Self::PRICE.0);
+    pub const ALL: Self = Self(Self::DROP.0 | Self::PRICE.0 | Self::UNRECORDED.0);
 
     /// What both have.
     #[must_use]
@@ -163,6 +165,9 @@ pub enum Refusal {
     Closing = 6,
     /// The deadline passed before the request was done.
     Deadline = 7,
+    /// What was to be removed is gone from this start of the node and not for good: a disk failed
+    /// and cannot be made empty. Replace it, or clean its folder, before the next start.
+    Unrecorded = 9,
     /// Two engines differ in what must be equal; the connection closes.
     Mismatch = 16,
     /// The process start that was meant is not this one; the connection closes.
@@ -179,6 +184,7 @@ impl Refusal {
             5 => Self::Full,
             6 => Self::Closing,
             7 => Self::Deadline,
+            9 => Self::Unrecorded,
             16 => Self::Mismatch,
             17 => Self::Stranger,
             got => {

@@ -180,6 +180,7 @@ fn session() -> impl Strategy<Value = Message> {
         Refusal::Full,
         Refusal::Closing,
         Refusal::Deadline,
+        Refusal::Unrecorded,
         Refusal::Mismatch,
         Refusal::Stranger,
     ]);
@@ -192,22 +193,24 @@ fn session() -> impl Strategy<Value = Message> {
 }
 
 fn setup() -> impl Strategy<Value = PeerSetup> + Clone {
-    let group = (".{0,20}", any::<[u64; 3]>()).prop_map(
-        |(kind, [block_tokens, block_bytes, fingerprint])| PeerGroup {
+    let group = (".{0,20}", any::<([u64; 4], u32)>()).prop_map(
+        |(kind, ([block_tokens, block_bytes, fingerprint, head_fingerprint], heads))| PeerGroup {
             kind,
             block_tokens,
             block_bytes,
             fingerprint,
+            heads,
+            head_fingerprint,
         },
     );
     let texts = (
         ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}", ".{0,20}",
     );
-    let numbers = any::<([u8; 32], [u32; 4], u64)>();
+    let numbers = any::<([u8; 32], [u32; 5], u64)>();
     (texts, numbers, vec(group, 0..9)).prop_map(
         |(
             (model, revision, weights, tenant, dtype, speculative),
-            (layout, [tp, pp, dcp, pcp], piece_bytes),
+            (layout, [tp, pp, dcp, pcp, peer_tp], piece_bytes),
             groups,
         )| {
             PeerSetup {
@@ -219,6 +222,7 @@ fn setup() -> impl Strategy<Value = PeerSetup> + Clone {
                 speculative,
                 layout,
                 topology: Topology { tp, pp, dcp, pcp },
+                peer_tp,
                 piece_bytes,
                 groups,
             }

@@ -123,6 +123,7 @@ fn session() -> Vec<(&'static str, Message)> {
         refused("refused_deadline", Refusal::Deadline),
         refused("refused_mismatch", Refusal::Mismatch),
         refused("refused_stranger", Refusal::Stranger),
+        refused("refused_unrecorded", Refusal::Unrecorded),
     ]
 }
 
@@ -132,6 +133,8 @@ fn peers() -> Vec<(&'static str, Message)> {
         block_tokens: 16,
         block_bytes,
         fingerprint: 0x1122_3344_5566_7788,
+        heads: 8,
+        head_fingerprint: 0x99aa_bbcc_ddee_ff00,
     };
     let setup = PeerSetup {
         model: "org/model".to_owned(),
@@ -145,6 +148,7 @@ fn peers() -> Vec<(&'static str, Message)> {
             tp: 2,
             ..Topology::SINGLE
         },
+        peer_tp: 4,
         piece_bytes: 4 << 20,
         groups: vec![
             group("full", 1 << 20),

@@ -3,11 +3,13 @@
 //! Used by every test here. Questions after its health are answered by itself, everything else
 //! waits for the test.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
+use tessera_proxy::Inbox;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -51,6 +53,11 @@ impl FakeEngine {
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Where it takes tickets, which no test brings.
+    pub(crate) fn inbox(&self) -> Inbox {
+        self.address.to_string().parse().expect("an inbox")
     }
 
     /// What it says when it is asked after its health.
@@ -105,6 +112,13 @@ impl Heard {
 
     pub(crate) async fn end_events(mut self) {
         self.say("0\r\n\r\n").await;
+    }
+
+    /// Whether the proxy still waits for an answer, as far as can be seen.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let mut byte = [0; 1];
+        let read = self.socket.try_read(&mut byte);
+        read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
     /// Waits until the proxy has gone.

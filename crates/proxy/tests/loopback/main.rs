@@ -4,4 +4,5 @@ mod dispatch;
 mod ends;
 mod engine;
 mod limits;
+mod parallel;
 mod world;

@@ -1,10 +1,12 @@
 //! A proxy before fake engines, and clients of it.
 
 use std::future::Future;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tessera_proxy::{Limits, Mode, Proxy, ProxyConfig, RunningProxy};
+use tessera_proxy::{Limits, Mode, Passes, Proxy, ProxyConfig, RunningProxy};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -38,14 +40,39 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) async fn start(prefill: usize, decode: usize, limits: Limits) -> Self {
+        Self::start_in(Mode::Read, prefill, decode, limits).await
+    }
+
+    /// Asks both engines at once. Passes count from 1, and name the inbox that they are for.
+    pub(crate) async fn writing(prefill: usize, decode: usize, limits: Limits) -> Self {
+        let count = AtomicU64::new(1);
+        let mint = move |inbox: &str| {
+            let number = count.fetch_add(1, Ordering::Relaxed);
+            Ok(format!("pass {number} to {inbox}"))
+        };
+        Self::start_in(Mode::Write(Passes::new(mint)), prefill, decode, limits).await
+    }
+
+    /// As [`writing`](Self::writing), by who cannot sign.
+    pub(crate) async fn without_passes() -> Self {
+        let passes = Passes::new(|_| Err(io::Error::other("no randomness")));
+        Self::start_in(Mode::Write(passes), 1, 1, limits()).await
+    }
+
+    async fn start_in(mode: Mode, prefill: usize, decode: usize, limits: Limits) -> Self {
         let (prefill, decode) = (engines(prefill).await, engines(decode).await);
         let urls = |engines: &[FakeEngine]| {
             let urls = engines.iter().map(|engine| engine.url().parse());
             urls.collect::<Result<_, _>>().expect("addresses")
         };
+        let inboxes = match mode {
+            Mode::Read => Vec::new(),
+            Mode::Write(_) => prefill.iter().map(FakeEngine::inbox).collect(),
+        };
         let config = ProxyConfig {
             listen: "127.0.0.1:0".parse().expect("an address"),
-            mode: Mode::Read,
+            mode,
+            inboxes,
             prefill: urls(&prefill),
             decode: urls(&decode),
             limits,

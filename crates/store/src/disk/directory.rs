@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tessera_proto::{Instant, NamespaceDigest, ObjectHeader, ObjectId, TenantTag, WriteId};
 
 use super::contents::NamespaceName;
-use super::layout::{HEAD_BYTES, Layout};
+use super::layout::{HEAD_BYTES, Layout, image_bytes};
 use super::leases::{DiskLease, DiskLeases};
 use super::namespaces::{Namespaces, Sums};
 use super::recording::Recording;
@@ -25,7 +25,11 @@ use super::tenants::DiskTenants;
 use super::tier::{Done, Waiter};
 use crate::ages::Ages;
 use crate::config::TenantLimits;
+use crate::ghost::Ghost;
 use crate::guard::ReadPin;
+
+/// What is leased is moved for room as long as it takes one part in so many of a disk.
+const LEASED_MOVES: u64 = 2;
 
 /// What a segment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +101,8 @@ pub(crate) struct DiskState {
     pub(crate) trimmed: HashMap<TenantTag, u64>,
     /// What was leased while its segment was being emptied.
     pub(crate) promised: BTreeSet<RecordId>,
+    /// Image bytes under lease, each object once.
+    pub(crate) leased_bytes: u64,
     /// The newest use of a segment with objects that left the index but not the disk.
     hidden: Option<u64>,
     /// It failed and is not used any more.
@@ -110,6 +116,13 @@ pub(crate) struct DiskState {
 }
 
 impl DiskState {
+    /// Whether leases hold so much of the segments that there are, that emptying the oldest moves
+    /// more than it makes room for.
+    pub(crate) fn is_held(&self) -> bool {
+        let used = self.segments.iter().filter(|one| !one.refused).count() as u64;
+        self.leased_bytes * LEASED_MOVES > used * self.layout.segment_bytes
+    }
+
     /// Queues a removal or a drop; says that it will not be recorded if nobody is left to do it.
     pub(crate) fn push_removal(&mut self, job: Job) {
         match job.recording() {
@@ -149,6 +162,8 @@ pub(crate) struct Directory {
     pub(crate) pending: HashMap<ObjectId, Pending>,
     pub(crate) flights: HashMap<ObjectId, Flight>,
     pub(crate) leases: DiskLeases,
+    /// What was stored and not written; see `admission.rs`.
+    pub(crate) seen: Ghost,
     /// What is found.
     pub(crate) sums: Sums,
     pub(crate) dirty_bytes: u64,
@@ -176,6 +191,7 @@ impl Directory {
             reads: VecDeque::new(),
             trimmed: HashMap::new(),
             promised: BTreeSet::new(),
+            leased_bytes: 0,
             hidden: None,
             fenced: false,
             ended: false,
@@ -192,6 +208,7 @@ impl Directory {
             pending: HashMap::new(),
             flights: HashMap::new(),
             leases: DiskLeases::default(),
+            seen: Ghost::new(),
             sums: Sums::default(),
             dirty_bytes: 0,
             closing: false,
@@ -338,6 +355,9 @@ impl Directory {
             self.tenants.sub(self.tenant(record), &sums);
         }
         self.namespaces.sub(location.namespace, &sums);
+        if is_held {
+            self.disks[location.place.disk()].leased_bytes -= image_of(&location);
+        }
         self.records.kill(record);
     }
 
@@ -418,6 +438,8 @@ impl Directory {
             self.disks[place.disk()].promised.insert(record);
         }
         if held && first {
+            let location = self.records.location(record);
+            self.disks[place.disk()].leased_bytes += image_of(&location);
             let namespace = self.records.location(record).namespace;
             self.namespaces.add(namespace, &leased);
             self.tenants.add(self.tenant(record), &leased);
@@ -451,8 +473,10 @@ impl Directory {
             return;
         }
         let leased = self.lease_of(record);
-        let namespace = self.records.location(record).namespace;
+        let location = self.records.location(record);
+        let namespace = location.namespace;
         if self.records.unhold(record) {
+            self.disks[location.place.disk()].leased_bytes -= image_of(&location);
             self.namespaces.sub(namespace, &leased);
             if !self.is_dropped(record) {
                 self.sums.sub(&leased);
@@ -487,4 +511,10 @@ impl Directory {
         let takes = self.namespaces.takes(disk, NamespaceName::of(header));
         takes.then_some(disk)
     }
+}
+
+/// Bytes that the image of an object takes.
+fn image_of(location: &Location) -> u64 {
+    let length = usize::try_from(location.length_bytes).expect("it fits a segment");
+    image_bytes(length) as u64
 }

@@ -32,6 +32,8 @@ pub(crate) const RECORDS_PER_HOLD: usize = 1_024;
 /// What of a segment is written again.
 struct Keep {
     leased: Vec<RecordId>,
+    /// Image bytes of these.
+    leased_bytes: usize,
     /// What was read, and what tenants with little have.
     hot: Vec<RecordId>,
 }
@@ -52,6 +54,7 @@ impl Writer<'_> {
             (victim, directory.records_of(self.disk, victim))
         };
         let keep = self.worth_keeping(&records);
+        self.moved += keep.leased_bytes as u64;
         if !self.reinsert(victim, &keep.leased, 0)? {
             // A lease is a promise: the segment stays, and who wanted its room does without.
             self.stay(victim, &records);
@@ -97,7 +100,7 @@ impl Writer<'_> {
     /// dear counting for more. Each segment that leaves earns half of one, so that the other half
     /// is there for what is new.
     fn worth_keeping(&mut self, records: &[RecordId]) -> Keep {
-        let (mut leased, mut hot) = (Vec::new(), Vec::new());
+        let (mut leased, mut leased_bytes, mut hot) = (Vec::new(), 0, Vec::new());
         let prices = self.shared.ram.prices();
         let cheapest = prices.cheapest();
         for records in records.chunks(RECORDS_PER_HOLD) {
@@ -112,15 +115,18 @@ impl Writer<'_> {
                 let in_ram = || self.shared.ram.contains(&index.id(record));
                 let tenant = directory.tenant(record);
                 let little = directory.tenants.holds_little(tenant, capacity_bytes);
+                let location = index.location(record);
+                let length = image_bytes(location.length_bytes as usize);
                 match index.touches(record) {
-                    _ if index.is_held(record) => leased.push(record),
+                    _ if index.is_held(record) => {
+                        leased.push(record);
+                        leased_bytes += length;
+                    }
                     0 if !little && !in_ram() => {}
                     touches => {
-                        let location = index.location(record);
                         let namespace = directory.namespaces.name(location.namespace).digest;
                         let worth = touches << prices.class(&namespace).steps_above(cheapest);
-                        let length = location.length_bytes as usize;
-                        hot.push(((little, worth), image_bytes(length), record));
+                        hot.push(((little, worth), length, record));
                     }
                 }
             }
@@ -134,7 +140,11 @@ impl Writer<'_> {
             fits
         });
         let hot = hot.into_iter().map(|(_, _, record)| record).collect();
-        Keep { leased, hot }
+        Keep {
+            leased,
+            leased_bytes,
+            hot,
+        }
     }
 
     /// Writes objects of a leaving segment again, into the open one, as far as it has room beside

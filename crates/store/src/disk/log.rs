@@ -49,6 +49,11 @@ impl Piece<'_> {
         }
     }
 
+    /// Whether it stores an object.
+    pub(crate) fn stores(&self) -> bool {
+        matches!(self, Self::Object { .. })
+    }
+
     fn image_bytes(&self) -> usize {
         self.length_bytes().map_or(0, image_bytes)
     }
@@ -122,7 +127,7 @@ impl Log {
             let footer = footer_bytes(open.contents.rows() + rows);
             let length = self.superblock.layout.segment_length();
             let is_alone = pieces.len() == 1 && open.tail == SEGMENT_HEAD_BYTES;
-            let stores = pieces.iter().any(|piece| piece.length_bytes().is_some());
+            let stores = pieces.iter().any(Piece::stores);
             let kept = match stores && !is_alone {
                 true => removal_bytes(length),
                 false => 0,

@@ -23,12 +23,14 @@
 //! | `scrub.rs` | the check in the background |
 //! | `tier.rs` | the operations |
 //! | `tenants.rs`, `quota.rs` | who holds how much, and who has to leave |
+//! | `admission.rs` | which objects are written at all |
 //! | `drop.rs` | the drop of a namespace |
 //! | `leases.rs` | the operations on leases |
 //! | `opening.rs` | start |
 //! | `verify.rs` | the offline check |
 //! | `floor.rs` | the raw loop that the bench compares with |
 
+mod admission;
 mod contents;
 mod device;
 mod directory;
@@ -62,7 +64,7 @@ pub use device::{BLOCK_BYTES, Bytes, Disk, Transfer};
 pub use floor::{Direction, RawDisk};
 pub use folder::{DataFolder, Engine, FolderError};
 pub use layout::DiskSize;
-pub use opening::{DiskConfig, OpenError, WritePolicy};
+pub use opening::{Admission, DiskConfig, OpenError, WritePolicy};
 pub use portable::FileDisk;
 pub use recording::Unrecorded;
 pub use scrub::{Scrub, ScrubStep};

@@ -42,7 +42,21 @@ pub enum WritePolicy {
     Back {
         /// Payload bytes that may wait.
         dirty_bytes_max: u64,
+        /// What is written at all. With the other policies that is everything: what was answered
+        /// as written has to be.
+        admission: Admission,
     },
+}
+
+/// Which objects are written to a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// All.
+    #[default]
+    All,
+    /// Those that are asked for after they were stored, and those that come back soon after they
+    /// left memory. All others are in memory only, and are a miss once they have left it.
+    SecondTouch,
 }
 
 /// What a tier is told at its start.

@@ -233,7 +233,10 @@ fn answer(shared: &Shared, found: Result<ReadPin, Unread>, waiters: Vec<Waiter>)
             shared.counters.busy.add(waiters.len() as u64);
             waiters.iter().map(|_| Fetched::Busy).collect()
         }
-        Err(Unread::TooLarge | Unread::Lost) => waiters.iter().map(|_| Fetched::Missing).collect(),
+        Err(Unread::TooLarge | Unread::Lost) => {
+            waiters.iter().for_each(|_| shared.ram.count_miss());
+            waiters.iter().map(|_| Fetched::Missing).collect()
+        }
     };
     for (waiter, answer) in waiters.into_iter().zip(answers) {
         waiter(answer);

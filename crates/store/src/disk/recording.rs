@@ -12,8 +12,9 @@ use thiserror::Error;
 /// What was removed is gone from memory and from every disk that works, but not for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "a disk that failed, or is being closed, could not record the removal: a start that uses this \
-     disk may find again what was removed; remove it again then, or replace the disk"
+    "a disk that failed, or is being closed, could not record the removal: the next start on this \
+     disk may find again what was removed; replace the disk or run `tessera clean` on its folder \
+     before that, or remove it again then"
 )]
 pub struct Unrecorded;
 

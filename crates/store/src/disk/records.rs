@@ -121,9 +121,19 @@ impl Records {
         self.most.saturating_sub(self.used) as usize
     }
 
+    /// Most records that there may be.
+    pub(crate) fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// A uniform hash of an id, another one in each start.
+    pub(crate) fn hash(&self, id: &ObjectId) -> u64 {
+        self.keys.hash_one(id.0)
+    }
+
     /// The record of an object.
     pub(crate) fn find(&self, id: &ObjectId) -> Option<RecordId> {
-        let hash = self.keys.hash_one(id.0);
+        let hash = self.hash(id);
         self.tables[table(hash)]
             .find(hash, |record| self.at(*record).id == id.0)
             .copied()

@@ -15,6 +15,9 @@ pub(crate) struct DiskCounters {
     pub(crate) stored: Count,
     pub(crate) written_bytes: Count,
     pub(crate) skipped: Count,
+    pub(crate) deferred: Count,
+    pub(crate) deferred_bytes: Count,
+    pub(crate) admitted: Count,
     pub(crate) evictions: Count,
     pub(crate) reinserted: Count,
     pub(crate) reinserted_bytes: Count,
@@ -81,6 +84,12 @@ disk_stat! {
     written_bytes,
     /// Objects that stayed in RAM only: too large for a segment, or no disk had room.
     skipped,
+    /// Objects that were not written when they were stored: nobody had asked for them yet.
+    deferred,
+    /// Payload bytes of these.
+    deferred_bytes,
+    /// Objects that were sent to a disk because they were asked for again, or came back.
+    admitted,
     /// Objects that left with their segment.
     evictions,
     /// Objects that were written again because they were leased or read.

@@ -55,6 +55,33 @@ pub(crate) struct Shared {
     pub(crate) left: Condvar,
 }
 
+impl Shared {
+    /// Sends an object to its disk; `waiters` are told when it is there.
+    pub(super) fn queue(
+        &self,
+        directory: &mut Directory,
+        disk: usize,
+        pin: ReadPin,
+        waiters: Vec<Done>,
+    ) {
+        let ticket = directory.ticket();
+        let header = *pin.header();
+        directory.dirty_bytes += header.length_bytes;
+        let pending = Pending {
+            ticket,
+            write: header.write,
+            namespace: header.namespace,
+            disk,
+            waiters,
+        };
+        directory.pending.insert(header.id(), pending);
+        directory.disks[disk]
+            .jobs
+            .push_back(Job::Write { ticket, pin });
+        self.work[disk].notify_one();
+    }
+}
+
 /// Objects on disks. Dropped, it writes what is queued and ends its threads.
 pub struct DiskTier {
     pub(crate) shared: Arc<Shared>,
@@ -89,6 +116,10 @@ impl DiskTier {
                 return done(published);
             }
         };
+        if !shared.takes_now(&mut directory, &pin) {
+            drop((directory, pin));
+            return done(Published::Stored);
+        }
         let disk = match directory.closing {
             true => None,
             false => directory.disk_for(&header),
@@ -98,29 +129,18 @@ impl DiskTier {
             shared.counters.skipped.add(1);
             return done(Published::Stored);
         };
-        let ticket = directory.ticket();
-        directory.dirty_bytes += header.length_bytes;
         let wait = match shared.write {
-            WritePolicy::Back { dirty_bytes_max } => directory.dirty_bytes > dirty_bytes_max,
+            WritePolicy::Back {
+                dirty_bytes_max, ..
+            } => directory.dirty_bytes + header.length_bytes > dirty_bytes_max,
             WritePolicy::Through | WritePolicy::Synced => true,
         };
         let (waiters, now) = match wait {
             true => (vec![done], None),
             false => (Vec::new(), Some(done)),
         };
-        let pending = Pending {
-            ticket,
-            write: header.write,
-            namespace: header.namespace,
-            disk,
-            waiters,
-        };
-        directory.pending.insert(id, pending);
-        directory.disks[disk]
-            .jobs
-            .push_back(Job::Write { ticket, pin });
+        shared.queue(&mut directory, disk, pin, waiters);
         drop(directory);
-        shared.work[disk].notify_one();
         if let Some(done) = now {
             done(Published::Stored);
         }
@@ -278,6 +298,9 @@ impl DiskTier {
             stored: counters.stored.get(),
             written_bytes: counters.written_bytes.get(),
             skipped: counters.skipped.get(),
+            deferred: counters.deferred.get(),
+            deferred_bytes: counters.deferred_bytes.get(),
+            admitted: counters.admitted.get(),
             evictions: counters.evictions.get(),
             reinserted: counters.reinserted.get(),
             reinserted_bytes: counters.reinserted_bytes.get(),

@@ -42,6 +42,7 @@ pub(crate) fn run(shared: &Shared, disk: usize, log: Log, newest: Option<Found>)
         waiters: Vec::new(),
         owed: Vec::new(),
         is_void: false,
+        moved: 0,
     };
     let mut healthy = writer.resume(newest);
     writer.trim_all();
@@ -134,6 +135,8 @@ pub(crate) struct Writer<'a> {
     owed: Vec<Job>,
     /// The disk failed and was made empty for every start to come.
     is_void: bool,
+    /// Image bytes that were moved because they were leased.
+    pub(crate) moved: u64,
 }
 
 impl Drop for Writer<'_> {
@@ -286,14 +289,21 @@ impl Writer<'_> {
         }
     }
 
-    /// Sees to it that the pieces fit. False if the disk has no room that could be made.
+    /// Sees to it that the pieces fit. False if the disk has no room that could be made, or none
+    /// that is worth what would have to be moved for it.
     fn make_room(&mut self, pieces: &[Piece<'_>]) -> io::Result<bool> {
         if self.shared.directory.lock().records.room() < pieces.len() {
             self.evict_oldest(0)?;
         }
         let reserve = batch_bytes(pieces);
-        let mut rounds = 2 * self.log.superblock().layout.segments;
+        let layout = self.log.superblock().layout;
+        let stores = pieces.iter().any(Piece::stores);
+        let moved_max = self.moved + self.leases().0 + layout.segment_bytes;
+        let mut rounds = 2 * layout.segments;
         while !self.log.fits(pieces, 0) {
+            if stores && !self.is_worth_it(moved_max)? {
+                return Ok(false);
+            }
             let opened = match self.next_free()? {
                 Some(segment) => {
                     self.seal()?;
@@ -308,6 +318,34 @@ impl Writer<'_> {
             rounds -= 1;
         }
         Ok(true)
+    }
+
+    /// Whether more is moved to make room for objects: what is leased once around, and nothing
+    /// while leases hold most of the disk. Else each object that comes to a disk full of leases
+    /// would write that disk anew, twice. A removal moves a segment at most, since what is moved
+    /// leaves it room.
+    fn is_worth_it(&self, moved_max: u64) -> io::Result<bool> {
+        let (_, is_held) = self.leases();
+        Ok(self.moved <= moved_max && (!is_held || self.has_spare()?))
+    }
+
+    /// Image bytes under lease, and whether that is most of the disk.
+    fn leases(&self) -> (u64, bool) {
+        let directory = self.shared.directory.lock();
+        let disk = &directory.disks[self.disk];
+        (disk.leased_bytes, disk.is_held())
+    }
+
+    /// Whether one segment can be opened and another one is free then, so that none has to leave.
+    fn has_spare(&self) -> io::Result<bool> {
+        let mut free = 0;
+        for (number, _) in self.free_segments() {
+            free += u32::from(self.allocate(number)?);
+            if free > 1 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn seal(&mut self) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! Holds that come and go while room is made.
 
 use super::*;
+use crate::prices::Class;
 use crate::tenants::Readers;
 use tessera_proto::ObjectId;
 
@@ -23,6 +24,36 @@ fn one_object() -> (Slots, Index, Space, SlotId) {
     let stored = (TenantTag::NONE, State::new(Kind::Stored));
     assert!(space.publish(&slots, &index, slot, stored));
     (slots, index, space, slot)
+}
+
+#[test]
+fn hole_is_widened_at_the_cost_of_what_is_cheap_to_compute() {
+    for [below, above] in [[2, 4], [4, 2]] {
+        let geometry = Geometry::of_capacity(1 << 20);
+        let slots = Slots::new(geometry.units());
+        let tenants = Tenants::new(TenantLimits::default(), 1 << 20, Readers::new());
+        let (index, mut space) = (Index::new(), Space::new(geometry, &slots, tenants));
+        let store = |space: &mut Space, class| {
+            let effort = &mut Effort::default();
+            let room = space.make_room(&slots, &index, (TenantTag::NONE, 1_000), effort);
+            let Room::Made(slot) = room else {
+                panic!("an empty arena has room")
+            };
+            slots[slot].set_id(&ObjectId([class; 16]));
+            let state = State::new(Kind::Stored).with_class(Class(class));
+            assert!(space.publish(&slots, &index, slot, (TenantTag::NONE, state)));
+            slot
+        };
+        let stored = [below, 3, above].map(|class| store(&mut space, class));
+        let hole = space.evict(&slots, &index, stored[1], &mut Effort::default());
+        let hole = hole.expect("nobody holds it");
+        let around = (slots[hole].before.get(), slots[hole].after.get());
+        let [low, high] = [stored[0], stored[2]];
+        assert_eq!(around, (low, high));
+        let plan = space.plan_widening(&slots, geometry.need(2_000), hole, |_| true);
+        let cheap = if below < above { low } else { high };
+        assert_eq!(plan, Some(vec![cheap]));
+    }
 }
 
 #[test]

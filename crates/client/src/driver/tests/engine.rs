@@ -8,11 +8,12 @@ use tessera_transport::{Lent, Region, Segments, SimDevice};
 
 use super::fake::{Fake, eventually};
 use crate::driver::{EngineConfig, SchedulerDriver, WorkerDriver};
-use crate::layout::{BlockRun, LayerMemory};
+use crate::layout::{BlockRun, Heads, LayerMemory};
 
 /// Blocks of each layer.
 pub(super) const BLOCKS: u64 = 64;
-const BLOCK_BYTES: u64 = 96;
+/// Heads of the whole model, 24 bytes each in a block of a layer.
+pub(super) const HEADS: u32 = 4;
 const STRIDE: u64 = 128;
 const STRIDE_BYTES: usize = 128;
 
@@ -82,6 +83,12 @@ pub(super) fn groups(layout: &str) -> serde_json::Value {
     match layout {
         "full" => serde_json::json!([full]),
         "hybrid" => serde_json::json!([full, window, state]),
+        "windowed" => serde_json::json!([full, window]),
+        "shared" => {
+            let mut shared = window;
+            shared["replicated"] = serde_json::json!({"tp": true});
+            serde_json::json!([full, shared])
+        }
         other => panic!("no layout {other}"),
     }
 }
@@ -222,12 +229,20 @@ impl Worker {
                     block_stride_bytes: STRIDE,
                     length_bytes,
                 };
+                // With heads, each has a piece of either run, and this rank has some of four.
+                let total = config.heads.get(group).copied().flatten();
+                let count = u64::from(total.map_or(HEADS, |heads| heads / config.topology.tp));
+                let head = |at: u64| vec![run(at * 8, 8), run(48 + at * 16, 16)];
                 layers.push(LayerMemory {
                     name: format!("{layer}{group}"),
                     group,
-                    format: "bytes".into(),
+                    format: format!("{} bytes", count * 24),
                     num_blocks: BLOCKS,
-                    runs: vec![run(0, 32), run(48, BLOCK_BYTES - 32)],
+                    runs: vec![run(0, count * 8), run(48, count * 16)],
+                    heads: total.map(|_| Heads {
+                        format: "24 bytes".into(),
+                        runs: (0..count).map(head).collect(),
+                    }),
                 });
                 regions.push(memory);
             }
@@ -255,6 +270,20 @@ impl Worker {
             let bytes: Vec<u8> = (0..memory.region.length_bytes()).map(byte).collect();
             memory.compute(&bytes);
         }
+    }
+
+    /// The bytes of one head of this rank in one block of a group, both layers.
+    pub(super) fn head(&self, group: usize, block: u32, head: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for memory in &self.regions[2 * group..2 * group + 2] {
+            let all = memory.view();
+            let start = usize::try_from(u64::from(block) * STRIDE).unwrap();
+            let head = usize::try_from(head).unwrap();
+            let (keys, values) = (start + head * 8, start + 48 + head * 16);
+            bytes.extend_from_slice(&all[keys..keys + 8]);
+            bytes.extend_from_slice(&all[values..values + 16]);
+        }
+        bytes
     }
 
     /// The bytes of one block of a group, both layers, holes left out.

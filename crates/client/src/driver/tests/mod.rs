@@ -9,6 +9,7 @@ mod engine;
 mod failures;
 mod fake;
 mod handover;
+mod handover_shapes;
 mod handover_write;
 mod log;
 mod panics;

@@ -44,7 +44,12 @@ fn engines_of_another_namespace_fill_no_block_of_each_other() {
         assert_eq!(worker.memory(), before, "{what}");
         // Decode knows by the answer; prefill counts on its own thread, a little later maybe.
         eventually("prefill counts the engine that it refused", || {
-            pair.prefill.workers[0].driver.metrics().peers.refused_mismatch == 1
+            pair.prefill.workers[0]
+                .driver
+                .metrics()
+                .peers
+                .refused_mismatch
+                == 1
         });
     }
 }

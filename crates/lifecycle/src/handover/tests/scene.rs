@@ -41,6 +41,7 @@ pub(super) const HYBRID: &[GroupKind] = &[
 pub(super) fn root(kinds: &[GroupKind], key: u8) -> HandoverRoot {
     let mut root = HandoverRoot::new(HandoverConfig {
         shape: shape(kinds),
+        peer_ranks: 1,
         key: TicketKey::new(&[key; 32]).unwrap(),
         offers: true,
         takes: true,

@@ -214,10 +214,29 @@ fn tickets_that_do_not_fit_are_refused_and_their_requests_compute() {
         assert_eq!(admitted, Err(refused));
     }
     assert_eq!(decode.counters().tickets_refused, 5);
+    // Nothing is said of a ticket that is not signed.
+    let (orders, _) = decode.take_orders();
+    let released: Vec<_> = orders.iter().map(|order| order.blocks.len()).collect();
+    assert_eq!(released, [3, 9, 2]);
     decode.config.takes = false;
     assert_eq!(admit(&mut decode, "d", &good, &text), Err(Refused::Role));
     assert_eq!(lookup(&mut decode, "d", 0), None);
     none(&mut decode);
+}
+
+#[test]
+fn a_good_ticket_that_its_request_cannot_use_is_given_back_at_once() {
+    let (mut decode, text) = (root(FULL, 1), Text::new(1, 10));
+    let (good, other) = (ticket(&text), Text::new(2, 10));
+    assert_eq!(admit(&mut decode, "e", &good, &other), Err(Refused::Prompt));
+    assert_declined(&only(&mut decode));
+    assert_eq!(decode.counters().declined, 1);
+    // What a request has is its own, whatever another one brings.
+    let (mut decode, _) = self::decode();
+    assert_eq!(admit(&mut decode, "e", &good, &other), Err(Refused::Prompt));
+    none(&mut decode);
+    assert_eq!(lookup(&mut decode, "d", 0), tokens(9));
+    assert_eq!(decode.allocated("d", &[vec![21, 22, 23]], 9), Ok(true));
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod cells_write;
 mod claims;
 mod early;
 mod fences;
+mod forgotten;
 mod messages;
 mod orders;
 mod scene;

@@ -2,8 +2,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use tessera_store::{BLOCK_BYTES, Disk, FileDisk, Transfer, UringDisk};
@@ -155,5 +156,100 @@ fn file_engines_report_the_end_and_errors_for_the_transfer_that_met_them() {
         disk.run(&mut transfers);
         let [write] = transfers;
         assert!(write.outcome.is_err(), "the file is open for reading only");
+    }
+}
+
+#[test]
+fn file_that_ends_inside_a_block_is_read_up_to_its_last_whole_block_and_no_further() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let path = folder.path().join("cut");
+    let direct = file(&path, O_DIRECT);
+    let plain = file(&path, 0);
+    let written = [7; 4 * BLOCK_BYTES];
+    plain.write_all_at(&written, 0).expect("room");
+    plain.sync_all().expect("synced");
+    let disks: [Arc<dyn Disk>; 2] = [
+        Arc::new(UringDisk::new(direct.try_clone().expect("a file")).expect("io_uring")),
+        Arc::new(FileDisk::new(plain).expect("a length")),
+    ];
+    direct
+        .set_len(3 * BLOCK_BYTES as u64 + 512)
+        .expect("cut inside a block");
+    for disk in disks {
+        let mut memory = Aligned::new(4 * BLOCK_BYTES);
+        let mut transfers = [Transfer::read(0, memory.bytes())];
+        disk.run(&mut transfers);
+        let [read] = transfers;
+        let error = read.outcome.expect_err("it is not whole");
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(memory.bytes()[..3 * BLOCK_BYTES] == written[..3 * BLOCK_BYTES]);
+    }
+}
+
+/// What the child of the test below is told: the folder of its files.
+const CHILD: &str = "TESSERA_TEST_SHORT_WRITES";
+
+/// The system cuts a write short that crosses the limit on the length of files, and refuses what is
+/// beyond. It does so for a whole process, so that this needs one of its own, which ignores the
+/// signal that comes with it.
+#[test]
+fn write_that_the_system_cuts_short_is_gone_on_with_and_fails_for_what_stopped_it() {
+    if let Some(folder) = std::env::var_os(CHILD) {
+        return short_writes(Path::new(&folder));
+    }
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    for name in ["direct", "plain"] {
+        drop(file(&folder.path().join(name), 0));
+    }
+    let own = std::env::current_exe().expect("a path");
+    let name = "disk::conformance::write_that_the_system_cuts_short_is_gone_on_with_and_fails_for_\
+                what_stopped_it";
+    let mut child = Command::new("sh");
+    child
+        .args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"])
+        .arg(own);
+    child.args(["--exact", name, "--nocapture"]);
+    let output = child.env(CHILD, folder.path()).output().expect("a child");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 passed"), "it ran nothing: {said}");
+}
+
+fn short_writes(folder: &Path) {
+    let limit = rustix::process::Rlimit {
+        current: Some(4 * BLOCK_BYTES as u64),
+        maximum: None,
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("our own limit");
+    let open = |name, flags: i32| {
+        let mut how = OpenOptions::new();
+        how.read(true).write(true).custom_flags(flags);
+        how.open(folder.join(name)).expect("a file")
+    };
+    let direct = UringDisk::new(open("direct", O_DIRECT)).expect("io_uring");
+    let plain = FileDisk::new(open("plain", 0)).expect("a length");
+    let disks: [&dyn Disk; 2] = [&direct, &plain];
+    for disk in disks {
+        let (mut below, mut across) = (Aligned::new(BLOCK_BYTES), Aligned::new(4 * BLOCK_BYTES));
+        below.bytes().fill(5);
+        across.bytes().fill(6);
+        let mut transfers = [
+            Transfer::write(0, below.bytes()),
+            Transfer::write(2 * BLOCK_BYTES as u64, across.bytes()),
+        ];
+        disk.run(&mut transfers);
+        let [below, across] = transfers;
+        below.outcome.expect("below the limit");
+        let error = across.outcome.expect_err("beyond the limit");
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        let mut memory = Aligned::new(6 * BLOCK_BYTES);
+        let mut transfers = [Transfer::read(0, memory.bytes())];
+        disk.run(&mut transfers);
+        let [read] = transfers;
+        read.outcome.expect("the file is as long as before");
+        let blocks = [5, 0, 6, 6, 0, 0];
+        for (block, byte) in memory.bytes().chunks(BLOCK_BYTES).zip(blocks) {
+            assert!(block.iter().all(|found| *found == byte), "block of {byte}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::slice;
 
 use tessera_proto::Instant;
-use tessera_store::{DiskConfig, OwnerId, Presence, Published, WritePolicy, verify};
+use tessera_store::{Admission, DiskConfig, OwnerId, Presence, Published, WritePolicy, verify};
 
 use super::memory::MemoryDisk;
 use super::support::{
@@ -112,6 +112,7 @@ fn object_that_is_written_while_its_namespace_is_dropped_does_not_come_back() {
     let back = DiskConfig {
         write: WritePolicy::Back {
             dirty_bytes_max: MIB,
+            admission: Admission::All,
         },
         ..config()
     };

@@ -40,6 +40,10 @@ pub(crate) struct Faults {
     pub(crate) erase_errors: bool,
     /// Reads that touch the block here fail with EIO.
     pub(crate) bad_block: Option<u64>,
+    /// Reads and writes move the first half of their blocks and end there.
+    pub(crate) short: bool,
+    /// Everything fails with ENODEV.
+    pub(crate) gone: bool,
 }
 
 #[derive(Default)]
@@ -125,6 +129,16 @@ impl MemoryDisk {
         }
     }
 
+    /// Bytes that were written so far.
+    pub(crate) fn written(&self) -> u64 {
+        let state = self.state.lock();
+        let lengths = state.events.iter().map(|event| match event {
+            Event::Writes(writes) => writes.iter().map(|(_, bytes)| bytes.len() as u64).sum(),
+            Event::Sync => 0,
+        });
+        lengths.sum()
+    }
+
     /// Groups of writes and syncs so far.
     pub(crate) fn events(&self) -> usize {
         self.state.lock().events.len()
@@ -189,6 +203,10 @@ impl Drop for Held<'_> {
     }
 }
 
+fn no_device() -> io::Error {
+    io::Error::from_raw_os_error(19)
+}
+
 fn error() -> io::Error {
     io::Error::from_raw_os_error(5)
 }
@@ -199,8 +217,9 @@ impl Disk for MemoryDisk {
     }
 
     fn allocate(&self, at: u64, length_bytes: u64) -> io::Result<()> {
-        let room = self.state.lock().faults.room_bytes;
-        match room {
+        let faults = self.state.lock().faults;
+        match faults.room_bytes {
+            _ if faults.gone => Err(no_device()),
             Some(room) if at + length_bytes > room => Err(io::ErrorKind::StorageFull.into()),
             _ => Ok(()),
         }
@@ -227,7 +246,18 @@ impl Disk for MemoryDisk {
             let from = transfer.at as usize;
             let span = transfer.at..transfer.at + transfer.length() as u64;
             let is_bad = state.faults.bad_block.is_some_and(|at| span.contains(&at));
+            let moved = transfer.length() / BLOCK_BYTES / 2 * BLOCK_BYTES;
             transfer.outcome = match &mut transfer.bytes {
+                _ if state.faults.gone => Err(no_device()),
+                Bytes::Read(into) if state.faults.short => {
+                    into[..moved].copy_from_slice(&state.bytes[from..from + moved]);
+                    Err(io::ErrorKind::UnexpectedEof.into())
+                }
+                Bytes::Write(bytes) if state.faults.short => {
+                    state.bytes[from..from + moved].copy_from_slice(&bytes[..moved]);
+                    group.push((transfer.at, bytes[..moved].to_vec()));
+                    Err(io::ErrorKind::WriteZero.into())
+                }
                 Bytes::Read(_) if state.faults.read_errors || is_bad => Err(error()),
                 Bytes::Write(_) if state.faults.write_errors => Err(error()),
                 Bytes::Write(_) if state.faults.full => Err(io::ErrorKind::StorageFull.into()),
@@ -255,6 +285,9 @@ impl Disk for MemoryDisk {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.state.lock();
+        if state.faults.gone {
+            return Err(no_device());
+        }
         if state.faults.sync_errors {
             return Err(error());
         }

@@ -4,6 +4,8 @@
 //! files; faults come through the trait `Disk` and nowhere else.
 #![expect(clippy::cast_possible_truncation, reason = "sizes of tests are small")]
 
+mod absent;
+mod admission;
 mod conformance;
 mod crash;
 mod drops;

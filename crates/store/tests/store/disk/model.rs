@@ -6,7 +6,7 @@ use std::slice;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tessera_proto::Instant;
-use tessera_store::{DiskConfig, Lifetimes, Published, Store, StoreConfig, WritePolicy};
+use tessera_store::{Admission, DiskConfig, Lifetimes, Published, Store, StoreConfig, WritePolicy};
 
 use super::memory::MemoryDisk;
 use super::support::{
@@ -137,6 +137,7 @@ fn run(steps: &[Step], segments: u64, back: bool, roomy: bool) {
         write: match back {
             true => WritePolicy::Back {
                 dirty_bytes_max: 200 * KIB,
+                admission: Admission::All,
             },
             false => WritePolicy::Through,
         },

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use tessera_proto::Instant;
 use tessera_store::{OwnerId, Published, Store, Unrecorded};
 
 use super::memory::{Faults, HEAD_BYTES, MemoryDisk};
@@ -64,6 +65,66 @@ fn drop_has_room_on_a_disk_full_of_leases() {
     let dropped = drop_namespace(&store, others[0]).disk_objects;
     assert_eq!(dropped, others.len() as u64);
     assert_eq!(found(&disk, &others), 0);
+}
+
+/// A disk of which the system gives a part only, under leases whole: as many objects as a segment
+/// has blocks for, in each. Returns their keys.
+fn filled_with_leases(disk: &Arc<MemoryDisk>, length: u64) -> (Store, Vec<u64>) {
+    let store = open(MIB, disk);
+    disk.fail(Faults {
+        room_bytes: Some(HEAD_BYTES + 4 * SEGMENT),
+        ..Faults::default()
+    });
+    let mut keys = Vec::new();
+    for key in 0.. {
+        assert_eq!(put(&store, key, 1, length), Published::Stored);
+        store.ram().remove(&id(key), None);
+        if store.disk_stat().skipped > 0 {
+            break;
+        }
+        let leased = store.acquire(OwnerId(key), &[id(key)], 1_000, u64::MAX, T0);
+        assert!(leased.lease.is_some(), "key {key}");
+        keys.push(key);
+    }
+    (store, keys)
+}
+
+/// A segment has 60 blocks between its head and a footer of two, and an object of 19 takes 20 with
+/// the table before it.
+const THIRD: u64 = 19 * 4_096 - 128;
+
+#[test]
+fn objects_that_could_fill_a_segment_to_its_end_leave_room_for_a_removal() {
+    let disk = MemoryDisk::new(24, SEGMENT);
+    let (store, keys) = filled_with_leases(&disk, THIRD);
+    let removed = begin_remove(&store, keys[0], None);
+    // Behind it in the queue, and answered once it was tried.
+    assert_eq!(put(&store, 1_000, 1, THIRD), Published::Stored);
+    assert_eq!(removed.now(), Some(Ok(true)));
+    assert_eq!(found(&disk, &keys[..1]), 0);
+}
+
+#[test]
+fn objects_that_come_to_a_disk_full_of_leases_move_none_of_them_again_and_again() {
+    let disk = MemoryDisk::new(24, SEGMENT);
+    let (store, keys) = filled_with_leases(&disk, THIRD);
+    let (before, written) = (store.disk_stat(), disk.written());
+    for key in 1_000..1_050 {
+        assert_eq!(put(&store, key, 1, THIRD), Published::Stored);
+        store.expire(T0);
+    }
+    let stat = store.disk_stat();
+    assert_eq!((stat.skipped - before.skipped, stat.fenced), (50, 0));
+    let moved = stat.reinserted_bytes - before.reinserted_bytes;
+    assert!(moved <= 4 * SEGMENT, "{moved} bytes were moved");
+    assert!(disk.written() - written <= 4 * SEGMENT);
+    assert!(keys.iter().all(|key| store.contains(&id(*key))));
+    // What the leases leave is used as soon as they do.
+    store.expire(Instant(1_000));
+    for key in 2_000..2_010 {
+        assert_eq!(put(&store, key, 1, THIRD), Published::Stored);
+    }
+    assert_eq!(store.disk_stat().skipped, stat.skipped);
 }
 
 #[test]

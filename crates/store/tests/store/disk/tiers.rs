@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use tessera_store::{DiskConfig, Fetched, Published, RamStore, Unrecorded, WritePolicy};
+use tessera_store::{Admission, DiskConfig, Fetched, Published, RamStore, Unrecorded, WritePolicy};
 
 use super::memory::{Faults, MemoryDisk};
 use super::support::{
@@ -229,6 +229,7 @@ fn write_back_answers_at_once_up_to_its_bound_and_flushes_when_closed() {
     let back = DiskConfig {
         write: WritePolicy::Back {
             dirty_bytes_max: 100 * KIB,
+            admission: Admission::All,
         },
         ..config()
     };
