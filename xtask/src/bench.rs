@@ -2,13 +2,15 @@
 //!
 //! Both print the same rows; with `--json` they are merged into one closing line.
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::command;
+use crate::contest;
 use crate::project::Project;
 use crate::setup::{self, Need};
 
@@ -21,6 +23,13 @@ pub(crate) struct BenchArguments {
     /// Measure one family only.
     #[arg(long, value_name = "NAME")]
     only: Option<Family>,
+    /// Also run other systems on the same load, beside a node of ours: what of them installs here.
+    /// The first run downloads them.
+    #[arg(long)]
+    peers: bool,
+    /// Draw GB/s of these systems into this SVG file.
+    #[arg(long, value_name = "FILE", requires = "peers")]
+    chart: Option<PathBuf>,
 }
 
 /// What can be measured.
@@ -34,16 +43,26 @@ enum Family {
     Peer,
     /// The connector's own time in an engine step.
     Engine,
+    /// Nothing of ours by itself: the other systems of `--peers` alone.
+    Systems,
 }
 
 /// `cargo xtask bench`.
 pub(crate) fn command(project: &Project, arguments: &BenchArguments) -> Result<ExitCode> {
+    let systems = arguments.only == Some(Family::Systems);
+    ensure!(
+        arguments.peers || !systems,
+        "`--only systems` needs `--peers`, which downloads them"
+    );
     let engine = arguments.only.is_none_or(|family| family == Family::Engine);
-    let need = if engine {
-        Need::Everything
-    } else {
-        Need::Package
+    let need = match engine {
+        true => Need::Everything,
+        false if systems => Need::Tools,
+        false => Need::Package,
     };
+    if systems {
+        setup::build_binary(project)?;
+    }
     let _ready = setup::ensure(project, need)?;
     let mut programs = Vec::new();
     match arguments.only {
@@ -52,14 +71,22 @@ pub(crate) fn command(project: &Project, arguments: &BenchArguments) -> Result<E
         Some(Family::Wire) => programs.push(data_path(project, Some("wire"))),
         Some(Family::Store) => programs.push(data_path(project, Some("store"))),
         Some(Family::Peer) => programs.push(data_path(project, Some("peer"))),
+        Some(Family::Systems) => {}
     }
+    let chart = arguments.chart.as_ref();
+    let contest = || match arguments.peers {
+        true => contest::run(project, chart),
+        false => Ok((Vec::new(), Value::Null)),
+    };
     if arguments.json {
-        let rows = programs
+        let mut rows = programs
             .into_iter()
             .map(measure)
             .collect::<Result<Vec<_>>>()?
             .concat();
-        println!("{}", json!({ "rows": rows }));
+        let (mut beside, skipped) = contest()?;
+        rows.append(&mut beside);
+        println!("{}", json!({ "rows": rows, "skipped": skipped }));
         return Ok(ExitCode::SUCCESS);
     }
     for mut program in programs {
@@ -68,6 +95,7 @@ pub(crate) fn command(project: &Project, arguments: &BenchArguments) -> Result<E
             bail!("`{}` ended with {status}", command::describe(&program));
         }
     }
+    contest()?;
     Ok(ExitCode::SUCCESS)
 }
 

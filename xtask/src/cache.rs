@@ -63,6 +63,11 @@ impl Cache {
         self.older_engine(version).join("bin").join(name)
     }
 
+    /// What one of the other systems of a bench lives in.
+    pub(crate) fn peers(&self, name: &str) -> PathBuf {
+        self.root.join("peers").join(name)
+    }
+
     /// The folder of test models, one folder each.
     pub(crate) fn models(&self) -> PathBuf {
         self.root.join("models")

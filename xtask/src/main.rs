@@ -11,6 +11,7 @@ mod cache;
 mod children;
 mod ci;
 mod command;
+mod contest;
 mod counts;
 mod cpio;
 mod demo;

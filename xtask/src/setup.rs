@@ -99,7 +99,7 @@ pub(crate) fn ensure(project: &Project, need: Need) -> Result<Ready> {
 
 /// The shipped binary, and beside it the proxy through which the demo and the engine tests let
 /// faults happen. Cargo itself knows whether they are current, so it is always asked.
-fn build_binary(project: &Project) -> Result<()> {
+pub(crate) fn build_binary(project: &Project) -> Result<()> {
     let packages = ["--package", "tessera", "--package", "tessera-sim"];
     let binaries = ["--bin", "tessera", "--bin", "tessera-faults"];
     step::run("release binaries", &project.cache.log("binary"), |step| {
@@ -315,7 +315,8 @@ pub(crate) fn only_wheel(folder: &Path) -> Result<PathBuf> {
     }
 }
 
-fn uv(project: &Project, subcommand: &str) -> Command {
+/// `uv SUBCOMMAND`, which downloads no Python.
+pub(crate) fn uv(project: &Project, subcommand: &str) -> Command {
     let mut uv = project.program(project.cache.uv());
     uv.arg(subcommand)
         .env("UV_PYTHON_DOWNLOADS", "never")
@@ -323,13 +324,15 @@ fn uv(project: &Project, subcommand: &str) -> Command {
     uv
 }
 
-fn uv_install(project: &Project, python: &Path) -> Command {
+/// Installs into the environment of an interpreter.
+pub(crate) fn uv_install(project: &Project, python: &Path) -> Command {
     let mut install = uv(project, "pip");
     install.args(["install", "--python"]).arg(python);
     install
 }
 
-fn remove(folder: &Path) -> Result<()> {
+/// Removes a folder, if it is there.
+pub(crate) fn remove(folder: &Path) -> Result<()> {
     if !folder.exists() {
         return Ok(());
     }

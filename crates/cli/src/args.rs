@@ -12,7 +12,7 @@ use tessera_client::NamespaceDigest;
 use tessera_node::Address;
 use tessera_proxy::{Inbox, Upstream};
 
-use crate::bench::{floor, prefill};
+use crate::bench::{contest, floor, prefill};
 use crate::units::{
     Quota, Ttl, parse_duration, parse_namespace, parse_quota, parse_size, parse_ttl,
 };
@@ -54,7 +54,17 @@ pub(crate) enum Command {
     Replay(ReplayArguments),
     /// The sending process of the raw socket floor
     #[command(name = floor::SUBCOMMAND, hide = true)]
-    BenchFloor,
+    BenchFloor {
+        /// Leave the congestion control as the system has it
+        #[arg(long)]
+        system: bool,
+    },
+    /// One system under the orders of a bench that compares several
+    #[command(name = contest::SUBCOMMAND, hide = true)]
+    BenchContest {
+        /// Which
+        name: String,
+    },
     /// The prefill side of the peer rows
     #[command(name = prefill::SUBCOMMAND, hide = true)]
     BenchPrefill {

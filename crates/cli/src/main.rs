@@ -37,7 +37,12 @@ fn main() -> ExitCode {
         Command::Proxy(arguments) => commands::proxy::run(arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
-        Command::BenchFloor => bench::floor::serve(),
+        Command::BenchFloor { system } => bench::floor::serve(if system {
+            bench::floor::Congestion::System
+        } else {
+            bench::floor::Congestion::Ours
+        }),
+        Command::BenchContest { name } => bench::contest::serve(&name),
         Command::BenchPrefill { arguments } => bench::prefill::serve(&arguments),
     };
     match outcome {

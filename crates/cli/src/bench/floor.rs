@@ -23,6 +23,15 @@ const PING_BYTES: usize = 64;
 /// What is asked of the sender at once.
 const ORDER_BYTES: usize = 32 << 20;
 
+/// Who decides on the congestion control of a floor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Congestion {
+    /// The product, as for its own sockets.
+    Ours,
+    /// The system, as for the sockets of those who ask for nothing.
+    System,
+}
+
 /// The reading side, and the owner of the sending process.
 pub(crate) struct Floor {
     child: Child,
@@ -34,9 +43,15 @@ pub(crate) struct Floor {
 impl Floor {
     /// Starts the sending process and connects to it.
     pub(crate) fn start() -> Result<Self> {
+        Self::start_with(Congestion::Ours)
+    }
+
+    /// The same with the congestion control of whoever is asked.
+    pub(crate) fn start_with(congestion: Congestion) -> Result<Self> {
         let program = std::env::current_exe().context("finding this program")?;
         let mut child = Command::new(program)
             .arg(SUBCOMMAND)
+            .args((congestion == Congestion::System).then_some("--system"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -49,7 +64,7 @@ impl Floor {
             .parse()
             .context("the floor did not print its port")?;
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
-        tune(&stream);
+        congestion.tune(&stream);
         Ok(Self {
             child,
             stream,
@@ -121,11 +136,11 @@ impl Drop for Floor {
 }
 
 /// The sending process: prints its port, serves one connection, ends with it.
-pub(crate) fn serve() -> Result<()> {
+pub(crate) fn serve(congestion: Congestion) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?.port());
     let (mut stream, _) = listener.accept()?;
-    tune(&stream);
+    congestion.tune(&stream);
     let arena = vec![2; ARENA_BYTES];
     let mut cursor = 0;
     let mut order = [0; PING_BYTES];
@@ -144,6 +159,17 @@ pub(crate) fn serve() -> Result<()> {
         }
     }
     Ok(())
+}
+
+impl Congestion {
+    fn tune(self, stream: &TcpStream) {
+        match self {
+            Self::Ours => tune(stream),
+            Self::System => {
+                let _ = stream.set_nodelay(true);
+            }
+        }
+    }
 }
 
 fn field(bytes: &[u8]) -> Result<usize> {

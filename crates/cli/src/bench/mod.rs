@@ -5,6 +5,7 @@
 //! are less so. Nothing that is measured is allocated while it is measured.
 
 mod bare;
+pub(crate) mod contest;
 mod cost;
 mod disk;
 pub(crate) mod floor;
