@@ -93,6 +93,7 @@ fn object_that_comes_back_is_written_even_long_after_it_left_memory() {
     assert!(!store.contains(&id(0)), "it left memory, and is nowhere");
     for key in 0..100 {
         assert_eq!(put(&store, key, 2, 20 * KIB), Published::Stored);
+        settle(&store); // What waits for its disk takes memory.
     }
     let [stored, deferred, admitted] = decisions(&store);
     assert_eq!((stored, stored + deferred), (admitted, 300));
