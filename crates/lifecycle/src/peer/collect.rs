@@ -155,8 +155,8 @@ impl PeerRoot {
         let mut proofs: BTreeMap<Incarnation, Vec<(PartAttempt, Proof)>> = BTreeMap::new();
         let mut said: BTreeSet<Incarnation> = BTreeSet::new();
         for (part, proof) in closed.proofs() {
-            let Some(peer) = part.peer else {
-                continue;
+            let Some(peer) = part.peer.filter(|peer| !self.is_dead(*peer)) else {
+                continue; // Nobody waits for a word.
             };
             if part.owed || part.awaited {
                 proofs.entry(peer).or_default().push((part.at(), proof));

@@ -200,6 +200,11 @@ impl PeerRoot {
         });
     }
 
+    /// Whether a process is known to have ended.
+    pub(super) fn is_dead(&self, peer: Incarnation) -> bool {
+        self.sessions.get(&peer).is_some_and(|session| session.dead)
+    }
+
     /// Processes with which a connection is of use, or a fence is needed.
     pub(super) fn wanted_peers(&self) -> BTreeSet<Incarnation> {
         let parts = self.transfers.iter().flat_map(|(_, of)| of.parts.values());
