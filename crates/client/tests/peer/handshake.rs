@@ -308,8 +308,8 @@ async fn long_texts_are_compared_to_their_last_byte() {
             (transfer.lease_ms, transfer.timeout_ms) = (300, 300);
         }
         transfer.begin(&[&source], &[&destination]);
-        let failed = results(&destination, 1).await.failed;
-        assert_eq!(failed.is_empty(), equal, "{end}");
+        let invalid = results(&destination, 1).await.invalid_blocks;
+        assert_eq!(invalid.is_empty(), equal, "{end}");
         results(&source, 1).await;
         quiet(&[&source, &destination]).await;
     }
