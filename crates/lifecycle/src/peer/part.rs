@@ -120,6 +120,11 @@ impl Part {
         matches!(self.access, Access::Rest(_))
     }
 
+    /// Whether a word on it is still to be said, or to be heard back.
+    pub(crate) const fn is_unsettled(&self) -> bool {
+        self.owed || self.awaited || self.said
+    }
+
     pub(crate) fn is_live(&self) -> bool {
         self.access == Access::Live
     }

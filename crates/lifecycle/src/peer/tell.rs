@@ -208,7 +208,7 @@ impl PeerRoot {
     /// Processes with which a connection is of use, or a fence is needed.
     pub(super) fn wanted_peers(&self) -> BTreeSet<Incarnation> {
         let parts = self.transfers.iter().flat_map(|(_, of)| of.parts.values());
-        let open = parts.filter(|part| !part.is_over() || part.owed || part.awaited);
+        let open = parts.filter(|part| !part.is_over() || part.is_unsettled());
         let unsaid = self.sessions.iter().filter(|(_, of)| !of.outbox.is_empty());
         let releasing = self.releasing.iter().map(|(_, peer)| *peer);
         let open = open.filter_map(|part| part.peer).chain(releasing);
