@@ -129,6 +129,22 @@ fn a_second_node_with_the_same_lock_is_refused_with_a_message_that_names_it() {
 }
 
 #[test]
+fn a_disk_beyond_the_limit_on_files_is_refused_in_words() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let refused = Command::new("sh")
+        .args(["-c", "ulimit -f 2048; exec \"$@\"", "sh"])
+        .args([env!("CARGO_BIN_EXE_tessera"), "node", "--ram", "64MiB"])
+        .args(["--listen", "127.0.0.1:0", "--disk", "64MiB", "--data"])
+        .arg(&data)
+        .output()
+        .expect("the binary runs");
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{message}");
+    assert!(message.contains("File too large"), "{message}");
+}
+
+#[test]
 fn a_second_node_on_a_data_folder_is_refused_with_a_message_that_names_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data").display().to_string();

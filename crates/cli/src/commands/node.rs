@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use sysinfo::System;
 use tessera_node::{
     Admission, DataConfig, Lifetimes, Node, NodeConfig, RunningNode, StopReason, TenantLimits,
@@ -163,6 +163,8 @@ async fn serve(config: NodeConfig) -> Result<()> {
     // Before the memory is taken, so that an impatient operator is heard.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    // A write beyond a limit on files fails, as that of a failing disk does, and ends no node.
+    let _fails = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
     let mut node = tokio::select! {
         started = Node::start(config) => started?,
         _ = terminate.recv() => return Ok(()),

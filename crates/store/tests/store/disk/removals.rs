@@ -95,13 +95,15 @@ const THIRD: u64 = 19 * 4_096 - 128;
 
 #[test]
 fn objects_that_could_fill_a_segment_to_its_end_leave_room_for_a_removal() {
-    let disk = MemoryDisk::new(24, SEGMENT);
-    let (store, keys) = filled_with_leases(&disk, THIRD);
-    let removed = begin_remove(&store, keys[0], None);
-    // Behind it in the queue, and answered once it was tried.
-    assert_eq!(put(&store, 1_000, 1, THIRD), Published::Stored);
-    assert_eq!(removed.now(), Some(Ok(true)));
-    assert_eq!(found(&disk, &keys[..1]), 0);
+    // Whole blocks with the table before them, so that some of these leave less than a removal needs.
+    for blocks in 1..20 {
+        let disk = MemoryDisk::new(24, SEGMENT);
+        let (store, keys) = filled_with_leases(&disk, blocks * 4_096 - 128);
+        let moved = store.disk_stat().reinserted_bytes;
+        assert!(remove(&store, keys[0]), "objects of {blocks} blocks");
+        assert_eq!(store.disk_stat().reinserted_bytes, moved, "of {blocks} blocks");
+        assert_eq!(found(&disk, &keys[..1]), 0);
+    }
 }
 
 #[test]
