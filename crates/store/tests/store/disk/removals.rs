@@ -101,7 +101,11 @@ fn objects_that_could_fill_a_segment_to_its_end_leave_room_for_a_removal() {
         let (store, keys) = filled_with_leases(&disk, blocks * 4_096 - 128);
         let moved = store.disk_stat().reinserted_bytes;
         assert!(remove(&store, keys[0]), "objects of {blocks} blocks");
-        assert_eq!(store.disk_stat().reinserted_bytes, moved, "of {blocks} blocks");
+        assert_eq!(
+            store.disk_stat().reinserted_bytes,
+            moved,
+            "of {blocks} blocks"
+        );
         assert_eq!(found(&disk, &keys[..1]), 0);
     }
 }
