@@ -95,7 +95,7 @@ const THIRD: u64 = 19 * 4_096 - 128;
 
 #[test]
 fn objects_that_could_fill_a_segment_to_its_end_leave_room_for_a_removal() {
-    // Whole blocks with the table before them, so that some of these leave less than a removal needs.
+    // Whole blocks with the table before them: some of these leave less than a removal needs.
     for blocks in 1..20 {
         let disk = MemoryDisk::new(24, SEGMENT);
         let (store, keys) = filled_with_leases(&disk, blocks * 4_096 - 128);
