@@ -6,6 +6,8 @@ use std::time::Duration;
 use tessera_client::peer::{Mode, Side};
 use tessera_lifecycle::RequestKey;
 use tessera_proto::Kind;
+use tessera_transport::Address;
+use tokio::net::TcpSocket;
 
 use crate::proxy::{At, Fault, Plan, Proxy, Way};
 use crate::worker::{CANARY, Transfer, Worker, options, part, quiet, results, until};
@@ -303,11 +305,23 @@ async fn the_messages_of_an_old_life_are_refused_and_counted() {
     quiet(&[&scene.destination, &reborn]).await;
 }
 
+/// A socket that has the address and listens to nobody, so that no other process gets it.
+fn bound(address: &Address) -> TcpSocket {
+    let Address::Tcp(address) = address else {
+        panic!("of TCP");
+    };
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind(address.parse().unwrap()).unwrap();
+    socket
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_nobody_can_reach_fails_the_transfer() {
     for mode in MODES {
         let scene = Scene::new(mode, None).await;
         scene.source.driver.shutdown().await;
+        let _deaf = bound(scene.source.driver.address());
         scene
             .transfer
             .order(Side::Destination, &scene.destination, &[&scene.source]);
