@@ -128,11 +128,7 @@ impl Transfer {
             self.failure = Some(failure);
             self.failed_at = now;
         }
-        // One rank of the lender's engine has heard of us: the others hold their blocks for us too.
-        let pulls = self.mode == Mode::Read && !self.lends();
-        let heard = pulls && self.parts.values().any(|part| part.owed);
         for part in self.parts.values_mut().filter(|part| part.is_untouched()) {
-            part.owed |= heard;
             part.conclude(Err(failure));
             // Of an earlier claim that moved, a fence was the end.
             let moved = part.retries > 0;
