@@ -260,11 +260,11 @@ impl HandoverRoot {
     }
 
     /// Releases what a ticket offers that was refused: nobody else comes for it, unless another
-    /// request has it. Without a worker for each of ours there is nobody to say it to.
+    /// request has it. Of another number of ranks than expected it is not known who holds what.
     fn give_back(&mut self, ticket: &Ticket) {
         let mut others = self.takers.values();
         let shared = others.any(|of| of.ticket.transfer == ticket.transfer);
-        if !shared && ticket.workers.len() == self.config.shape.ranks().len() {
+        if !shared && ticket.workers.len() == self.config.peer_ranks {
             self.counters.declined += 1;
             self.claim_none(ticket);
         }

@@ -231,6 +231,11 @@ fn a_good_ticket_that_its_request_cannot_use_is_given_back_at_once() {
     assert_eq!(admit(&mut decode, "e", &good, &other), Err(Refused::Prompt));
     assert_declined(&only(&mut decode));
     assert_eq!(decode.counters().declined, 1);
+    // Of an engine with ranks that were not expected nobody knows who holds what.
+    let mut decode = root(FULL, 1);
+    decode.config.peer_ranks += 1;
+    assert_eq!(admit(&mut decode, "d", &good, &text), Err(Refused::Shape));
+    none(&mut decode);
     // What a request has is its own, whatever another one brings.
     let (mut decode, _) = self::decode();
     assert_eq!(admit(&mut decode, "e", &good, &other), Err(Refused::Prompt));
