@@ -18,6 +18,10 @@ use crate::sample::{Numbers, T0, id};
 
 const OWNER: OwnerId = OwnerId(3);
 
+/// New objects that may be taken for known ones. One answer in 80,000 is false, and two tables are
+/// asked of each, so that more than two of some hundred objects are what nobody will see.
+const MISTAKEN_MAX: u64 = 2;
+
 fn scarce(dirty_bytes_max: u64) -> DiskConfig {
     DiskConfig {
         write: WritePolicy::Back {
@@ -89,8 +93,10 @@ fn object_that_comes_back_is_written_even_long_after_it_left_memory() {
     for key in 0..200 {
         assert_eq!(put(&store, key, 1, 20 * KIB), Published::Stored);
     }
-    assert_eq!(decisions(&store), [0, 200, 0]);
-    assert!(!store.contains(&id(0)), "it left memory, and is nowhere");
+    let [stored, deferred, mistaken] = decisions(&store);
+    assert_eq!((stored, stored + deferred), (mistaken, 200));
+    assert!(mistaken <= MISTAKEN_MAX, "{mistaken} new ones were known");
+    assert!(!store.ram().contains(&id(0)), "it left memory");
     for key in 0..100 {
         assert_eq!(put(&store, key, 2, 20 * KIB), Published::Stored);
         settle(&store); // What waits for its disk takes memory.
@@ -109,13 +115,16 @@ fn what_is_remembered_is_bounded_by_what_the_disk_holds() {
     for key in 0..3_000 {
         assert_eq!(put(&store, key, 1, 20 * KIB), Published::Stored);
     }
+    let [_, _, before] = decisions(&store);
     // The disk has room for a hundred, and so has the memory of what was not written, or for twice
     // as many: those of long ago are new.
     for key in 0..40 {
         assert_eq!(put(&store, key, 2, 20 * KIB), Published::Stored);
     }
     let [_, deferred, admitted] = decisions(&store);
-    assert_eq!((deferred, admitted), (3_040, 0));
+    assert_eq!(deferred + admitted, 3_040);
+    let known = admitted - before;
+    assert!(known <= MISTAKEN_MAX, "{known} of 40 were known");
 }
 
 #[test]
